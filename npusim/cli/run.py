@@ -1,0 +1,70 @@
+"""npusim run: a forward pass over the arrays of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from npusim.cli.options import engine_option, profile_option, threads_option, verbosity_options
+from npusim.cli.terminal import say
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--input",
+    "source",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="An .npz keyed by input names, or an .npy for a model with one input.",
+)
+@click.option(
+    "--output",
+    "target",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Where to write the outputs: an .npz keyed by their names, or an .npy for a single one.",
+)
+@click.option(
+    "--taps",
+    metavar="GLOB",
+    multiple=True,
+    help="Also write the tensors whose names match; may be given several times.",
+)
+@profile_option
+@threads_option
+@engine_option
+@verbosity_options
+def command(
+    model: Path,
+    source: Path,
+    target: Path,
+    taps: tuple[str, ...],
+    profile: str | None,
+    threads: int,
+    engine: str,
+) -> None:
+    """Run MODEL on the arrays of a file and write its outputs.
+
+    Arrays have the model's own dtypes and shapes; the batch may be of any size where the model
+    allows it. A record of the run is written beside the outputs, as NAME.run.json.
+    """
+    import npusim
+    from npusim.arrays import check_output, read_arrays, write_arrays
+    from npusim.runinfo import write_run_info
+
+    check_output(target)
+    graph = npusim.load(model)
+    arrays, ignored = read_arrays(source, [value.name for value in graph.inputs])
+    if ignored:
+        say(f"{source}: not inputs of the model, ignored: {', '.join(ignored)}")
+    program = npusim.compile(graph, profile=profile, engine=engine)
+    outputs = program.run(arrays, taps=taps, threads=threads)
+    write_arrays(target, outputs)
+    arguments = {"profile": program.profile.name, "taps": taps, "engine": engine}
+    write_run_info(
+        target.with_name(f"{target.stem}.run.json"), "run", arguments, [model, source], [target]
+    )
+    for name, array in outputs.items():
+        say(f"{name}: {array.dtype}{list(array.shape)}")
