@@ -1,0 +1,37 @@
+"""The operators. Importing this package fills the registry of npusim.ops.base."""
+
+from npusim.ops import (
+    add,
+    avgpool,
+    concat,
+    conv,
+    dequantize,
+    gemm,
+    global_average_pool,
+    maxpool,
+    mul,
+    pad,
+    quantize,
+    requantize,
+    reshape,
+    softmax,
+    transpose,
+)
+
+__all__ = [
+    "add",
+    "avgpool",
+    "concat",
+    "conv",
+    "dequantize",
+    "gemm",
+    "global_average_pool",
+    "maxpool",
+    "mul",
+    "pad",
+    "quantize",
+    "requantize",
+    "reshape",
+    "softmax",
+    "transpose",
+]

@@ -1,0 +1,94 @@
+"""Mean of each window."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.errors import UnsupportedOp
+from npusim.ir import Array, Site
+from npusim.numerics import requant, rounding
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.profile import Profile
+from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.pool_window import PoolAttrs, counted, infer, padded, taps
+
+
+@dataclass(frozen=True)
+class AveragePoolFloat32(Lowered):
+    """clip(rint(float32(float32(mean / output_scale) + zero_point))).
+
+    mean: the window's dequantized elements summed in float32 row by row, divided by their number.
+    The zero point is added before rounding, so ties depend on its parity.
+    """
+
+    input_scale: float
+    output_scale: float
+    zero_point: int
+    lo: int
+    hi: int
+
+    def apply(self, mean: Array) -> Array:
+        """Codes of the float32 means."""
+        code = mean / np.float32(self.output_scale) + np.float32(self.zero_point)
+        return rounding.round_half_even(code, 0, self.lo, self.hi)
+
+
+def lower_float32(site: Site, profile: Profile) -> Lowered:
+    (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
+    return AveragePoolFloat32(float(sx), float(sy), zy, *site.attrs.clamp)
+
+
+def reference_float32(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    x = inputs[0]
+    assert x is not None
+    assert isinstance(lowered, AveragePoolFloat32)
+    centred = padded(site, x - site.qparams(0).zero_points(), 0).astype(np.float32)
+    real = taps(site, centred * np.float32(lowered.input_scale))
+    total = functools.reduce(np.add, real)
+    return lowered.apply(total / counted(site).astype(np.float32))
+
+
+def lower_fixed(how: str) -> Lower:
+    """TFLite's AveragePool, then its Quantize where the scales differ (else that is exact)."""
+
+    def lower(site: Site, profile: Profile) -> Lowered:
+        attrs: PoolAttrs = site.attrs
+        if attrs.count_include_pad and any(attrs.pads):
+            raise UnsupportedOp(
+                f"profile {profile.name} has no average that counts the padding",
+                where=site.node.name,
+                got="count_include_pad = 1",
+                wanted="count_include_pad = 0",
+                hint="Put a Pad before the AveragePool.",
+            )
+        return requant.rescale_fixed(site.qparams(0), site.output_qparams, how, attrs.clamp)
+
+    return lower
+
+
+def reference_fixed(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    """The mean of the raw codes, half away from zero, then requantized."""
+    x = inputs[0]
+    assert x is not None
+    assert isinstance(lowered, requant.FixedPoint)
+    total = np.sum(list(taps(site, padded(site, x, 0))), axis=0)
+    mean = rounding.divide_half_away(total, counted(site))
+    return lowered.apply(mean - site.qparams(0).zero_points(), 1)
+
+
+SPEC = register(
+    OpSpec(
+        name="avgpool",
+        summary="Mean of each window.",
+        attrs=PoolAttrs,
+        infer=infer,
+        rules={
+            "float32": Rule(lower_float32, reference_float32),
+            "q31-double": Rule(lower_fixed("double"), reference_fixed),
+            "q31-single": Rule(lower_fixed("single"), reference_fixed),
+        },
+    )
+)

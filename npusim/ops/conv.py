@@ -1,0 +1,105 @@
+"""Convolution: dense, grouped, depthwise, dilated; one image of NCHW at a time is [C, H, W]."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.ir import Array, Site, TensorType
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.requant import Requantizer
+from npusim.ops.base import OpSpec, Rule, register
+from npusim.ops.weighted import biased, centred, lower_fixed, lower_float32, weight_shape
+
+
+@dataclass(frozen=True, slots=True)
+class ConvAttrs:
+    """strides, dilations: (vertical, horizontal). pads: (top, left, bottom, right).
+
+    clamp: smallest and largest code the output may take (a fused Relu or Clip).
+    """
+
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    group: int = 1
+    clamp: tuple[int, int] = (-128, 127)
+
+
+def output_size(size: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
+    """Positions of a window along one axis; ``pad`` is the sum of both sides."""
+    return (size + pad - dilation * (kernel - 1) - 1) // stride + 1
+
+
+def infer(site: Site) -> TensorType:
+    attrs: ConvAttrs = site.attrs
+    n, _, height, width = site.value(0).type.shape
+    out_channels, _, kh, kw = weight_shape(site)
+    assert height is not None
+    assert width is not None
+    top, left, bottom, right = attrs.pads
+    rows = output_size(height, kh, attrs.strides[0], top + bottom, attrs.dilations[0])
+    cols = output_size(width, kw, attrs.strides[1], left + right, attrs.dilations[1])
+    return TensorType(site.output.type.dtype, (n, out_channels, rows, cols))
+
+
+def accumulate(site: Site, x: Array, w: Array) -> Array:
+    """Exact int64 sums of (already zero-centred) x [N,C,H,W] and w [O,C/g,kh,kw]."""
+    attrs: ConvAttrs = site.attrs
+    top, left, bottom, right = attrs.pads
+    x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    out_channels, _, kh, kw = w.shape
+    (sy, sx), (dy, dx) = attrs.strides, attrs.dilations
+    rows = output_size(x.shape[2], kh, sy, 0, dy)
+    cols = output_size(x.shape[3], kw, sx, 0, dx)
+    groups = attrs.group
+    xg = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    wg = w.reshape(groups, out_channels // groups, *w.shape[1:])
+    total = np.zeros((x.shape[0], groups, out_channels // groups, rows, cols), np.int64)
+    for i in range(kh):
+        for j in range(kw):
+            window = xg[
+                :,
+                :,
+                :,
+                i * dy : i * dy + sy * (rows - 1) + 1 : sy,
+                j * dx : j * dx + sx * (cols - 1) + 1 : sx,
+            ]
+            total += np.einsum("ngchw,goc->ngohw", window, wg[:, :, :, i, j], optimize=False)
+    return total.reshape(x.shape[0], out_channels, rows, cols)
+
+
+def macs(site: Site) -> int:
+    out = site.output.type.per_image()
+    return out * sizes(site)[1]
+
+
+def sizes(site: Site) -> tuple[int, int]:
+    """(output channels, products in one sum)."""
+    shape = weight_shape(site)
+    return shape[0], int(np.prod(shape[1:]))
+
+
+def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    """Exact sums, then the lowered requantizer; padding contributes nothing."""
+    acc = biased(accumulate(site, *centred(site, inputs)), inputs, axis=1)
+    assert isinstance(lowered, Requantizer)
+    return lowered.apply(acc, 1)
+
+
+SPEC = register(
+    OpSpec(
+        name="conv",
+        summary="Convolution: dense, grouped, depthwise, dilated.",
+        attrs=ConvAttrs,
+        infer=infer,
+        rules={
+            "float32": Rule(lower_float32(sizes), reference),
+            "q31-double": Rule(lower_fixed(sizes, "double"), reference),
+            "q31-single": Rule(lower_fixed(sizes, "single"), reference),
+        },
+        macs=macs,
+        weight=1,
+    )
+)

@@ -1,0 +1,83 @@
+"""Mean over all positions of each channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.ir import Array, Site, TensorType
+from npusim.numerics import requant
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.profile import Profile
+from npusim.ops.base import Lower, OpSpec, Rule, register
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalAveragePoolAttrs:
+    """keepdims: the result is [N, C, 1, 1], else [N, C].
+
+    clamp: smallest and largest code the output may take.
+    """
+
+    keepdims: bool = True
+    clamp: tuple[int, int] = (-128, 127)
+
+
+def infer(site: Site) -> TensorType:
+    n, channels, *spatial = site.value(0).type.shape
+    ones = (1,) * len(spatial) if site.attrs.keepdims else ()
+    return TensorType(site.output.type.dtype, (n, channels, *ones))
+
+
+def positions(site: Site) -> int:
+    """Positions that one mean is over."""
+    return int(np.prod([d or 1 for d in site.value(0).type.shape[2:]]))
+
+
+def channels(site: Site) -> int:
+    return int(site.value(0).type.shape[1] or 1)
+
+
+def lower_float32(site: Site, profile: Profile) -> Lowered:
+    """onnxruntime: multiplier = float32(sx / float32(sy * N))."""
+    (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
+    ratio = sx / (sy * np.float32(positions(site)))
+    return requant.float_scale(ratio, channels(site), zy, site.attrs.clamp)
+
+
+def lower_fixed(how: str) -> Lower:
+    """TFLite's Mean: the multiplier of sx / sy, divided by N in integers."""
+
+    def lower(site: Site, profile: Profile) -> Lowered:
+        (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
+        ratio = float(sx) / float(sy)
+        return requant.mean_fixed_point(
+            ratio, positions(site), channels(site), how, zy, site.attrs.clamp
+        )
+
+    return lower
+
+
+def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    x = inputs[0]
+    assert x is not None
+    spatial = tuple(range(2, x.ndim))
+    acc = np.sum(x - site.qparams(0).zero_points(), spatial, keepdims=site.attrs.keepdims)
+    assert isinstance(lowered, requant.Requantizer)
+    return lowered.apply(acc, 1)
+
+
+SPEC = register(
+    OpSpec(
+        name="global_average_pool",
+        summary="Mean over all positions of each channel.",
+        attrs=GlobalAveragePoolAttrs,
+        infer=infer,
+        rules={
+            "float32": Rule(lower_float32, reference),
+            "q31-double": Rule(lower_fixed("double"), reference),
+            "q31-single": Rule(lower_fixed("single"), reference),
+        },
+    )
+)

@@ -1,0 +1,67 @@
+"""Product of two quantized tensors with scales of their own, broadcast as NumPy does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.ir import Array, Site, TensorType
+from npusim.numerics import requant
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.profile import Profile
+from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.broadcast import broadcast_shape
+
+
+@dataclass(frozen=True, slots=True)
+class MulAttrs:
+    """clamp: smallest and largest code the output may take (a fused Relu or Clip)."""
+
+    clamp: tuple[int, int] = (-128, 127)
+
+
+def infer(site: Site) -> TensorType:
+    shape = broadcast_shape(site.value(0).type.shape, site.value(1).type.shape)
+    return TensorType(site.output.type.dtype, shape)
+
+
+def lower_float32(site: Site, profile: Profile) -> Lowered:
+    (s1, _), (s2, _) = site.qparams(0).scalar(), site.qparams(1).scalar()
+    sy, zy = site.output_qparams.scalar()
+    return requant.float_scale(s1 * s2 / sy, 1, zy, site.attrs.clamp)
+
+
+def lower_fixed(how: str) -> Lower:
+    """TFLite's ratio s1 * s2 / sy, which it computes in float32 (kernels/mul.cc)."""
+
+    def lower(site: Site, profile: Profile) -> Lowered:
+        (s1, _), (s2, _) = site.qparams(0).scalar(), site.qparams(1).scalar()
+        sy, zy = site.output_qparams.scalar()
+        return requant.fixed_point(np.float64(s1 * s2 / sy), 1, how, zy, site.attrs.clamp)
+
+    return lower
+
+
+def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    x1, x2 = inputs
+    assert x1 is not None
+    assert x2 is not None
+    (_, z1), (_, z2) = site.qparams(0).scalar(), site.qparams(1).scalar()
+    assert isinstance(lowered, requant.Requantizer)
+    return lowered.apply((x1 - z1) * (x2 - z2), 0)
+
+
+SPEC = register(
+    OpSpec(
+        name="mul",
+        summary="Product of two tensors with scales of their own.",
+        attrs=MulAttrs,
+        infer=infer,
+        rules={
+            "float32": Rule(lower_float32, reference),
+            "q31-double": Rule(lower_fixed("double"), reference),
+            "q31-single": Rule(lower_fixed("single"), reference),
+        },
+    )
+)

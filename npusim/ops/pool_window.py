@@ -1,0 +1,98 @@
+"""The sliding window that max and average pooling share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from npusim.ir import Array, Site, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAttrs:
+    """kernel, strides, dilations: (vertical, horizontal). pads: (top, left, bottom, right).
+
+    ceil_mode: the last window may hang over the padded image.
+    count_include_pad: padding counts in an average's divisor (average pooling only).
+    clamp: smallest and largest code the output may take.
+    """
+
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    ceil_mode: bool = False
+    count_include_pad: bool = False
+    clamp: tuple[int, int] = (-128, 127)
+
+
+def pooled_size(
+    size: int, kernel: int, stride: int, begin: int, end: int, dilation: int, ceil_mode: bool
+) -> int:
+    """Windows along one axis (ONNX: a window must start inside the image or its leading pad)."""
+    span = size + begin + end - dilation * (kernel - 1) - 1
+    if not ceil_mode:
+        return span // stride + 1
+    count = -(-span // stride) + 1
+    return count - 1 if (count - 1) * stride >= size + begin else count
+
+
+def infer(site: Site) -> TensorType:
+    attrs: PoolAttrs = site.attrs
+    n, channels, height, width = site.value(0).type.shape
+    assert height is not None
+    assert width is not None
+    top, left, bottom, right = attrs.pads
+    (kh, kw), (sy, sx), (dy, dx) = attrs.kernel, attrs.strides, attrs.dilations
+    rows = pooled_size(height, kh, sy, top, bottom, dy, attrs.ceil_mode)
+    cols = pooled_size(width, kw, sx, left, right, dx, attrs.ceil_mode)
+    return TensorType(site.output.type.dtype, (n, channels, rows, cols))
+
+
+def output_sizes(site: Site) -> tuple[int, int]:
+    """(rows, cols) of the output."""
+    rows, cols = infer(site).shape[2:]
+    assert rows is not None
+    assert cols is not None
+    return rows, cols
+
+
+def padded(site: Site, x: Array, fill: Any) -> Array:
+    """x [N, C, H, W] surrounded by ``fill`` as far as any window reaches."""
+    attrs: PoolAttrs = site.attrs
+    top, left = attrs.pads[:2]
+    rows, cols = output_sizes(site)
+    height = attrs.strides[0] * (rows - 1) + attrs.dilations[0] * (attrs.kernel[0] - 1) + 1
+    width = attrs.strides[1] * (cols - 1) + attrs.dilations[1] * (attrs.kernel[1] - 1) + 1
+    bottom = max(0, height - top - x.shape[2])
+    right = max(0, width - left - x.shape[3])
+    return np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)), constant_values=fill)
+
+
+def taps(site: Site, x: Array) -> Iterator[Array]:
+    """What each position of the window sees of padded x: arrays [N, C, rows, cols], row by row."""
+    attrs: PoolAttrs = site.attrs
+    rows, cols = output_sizes(site)
+    (kh, kw), (sy, sx), (dy, dx) = attrs.kernel, attrs.strides, attrs.dilations
+    for i in range(0, kh * dy, dy):
+        for j in range(0, kw * dx, dx):
+            yield x[:, :, i : i + sy * (rows - 1) + 1 : sy, j : j + sx * (cols - 1) + 1 : sx]
+
+
+def counted(site: Site) -> Array:
+    """How many elements each window's mean is over: int64 [rows, cols].
+
+    Padding counts only where count_include_pad says so; what a last window in ceil_mode hangs over
+    never does.
+    """
+    attrs: PoolAttrs = site.attrs
+    height, width = (int(d or 1) for d in site.value(0).type.shape[2:])
+    inside = padded(site, np.ones((1, 1, height, width), np.int64), 0)
+    if attrs.count_include_pad:
+        top, left, bottom, right = attrs.pads
+        inside[:, :, : top + height + bottom, : left + width + right] = 1
+    counts: Array = np.sum(list(taps(site, inside)), axis=0)[0, 0]
+    return counts

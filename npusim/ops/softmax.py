@@ -1,0 +1,49 @@
+"""Softmax in float32: a software epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from npusim.ir import Array, Site, TensorType
+from npusim.numerics.lowered import Lowered, Nothing
+from npusim.numerics.profile import Profile
+from npusim.ops.base import OpSpec, Rule, register
+
+
+@dataclass(frozen=True, slots=True)
+class SoftmaxAttrs:
+    """axis: counted from the front."""
+
+    axis: int
+
+
+def infer(site: Site) -> TensorType:
+    return TensorType(site.output.type.dtype, site.value(0).type.shape)
+
+
+def lower(site: Site, profile: Profile) -> Lowered:
+    return Nothing()
+
+
+def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
+    """float32 throughout; other runtimes differ in the last bits of exp."""
+    x = inputs[0]
+    assert x is not None
+    axis = site.attrs.axis
+    powers = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    result: Array = powers / np.sum(powers, axis=axis, keepdims=True)
+    return result
+
+
+SPEC = register(
+    OpSpec(
+        name="softmax",
+        summary="Softmax in float32.",
+        attrs=SoftmaxAttrs,
+        infer=infer,
+        rules={"exact": Rule(lower, reference)},
+        runs_on="software",
+    )
+)

@@ -1,0 +1,74 @@
+"""What conv and gemm share: codes minus zero points, and their lowering to each requantizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from npusim.ir import Array, Site
+from npusim.numerics import requant
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.profile import Profile
+
+Sizes = Callable[[Site], tuple[int, int]]
+"""(output channels, products in one sum) of a node."""
+
+
+def weight_shape(site: Site) -> tuple[int, ...]:
+    """The shape of the weights as integers."""
+    return tuple(int(d or 1) for d in site.value(1).type.shape)
+
+
+def centred(site: Site, inputs: tuple[Array | None, ...]) -> tuple[Array, Array]:
+    """Activation and weight codes (int64) with their zero points taken off."""
+    x, w = inputs[0], inputs[1]
+    assert x is not None
+    assert w is not None
+    weights = site.qparams(1)
+    points = requant.along(weights.zero_points(), w.ndim, weights.axis or 0)
+    return x - site.qparams(0).zero_points(), w - points
+
+
+def biased(acc: Array, inputs: tuple[Array | None, ...], axis: int) -> Array:
+    """Sums plus the int32 bias, where there is one."""
+    bias = inputs[2] if len(inputs) > 2 else None
+    return acc if bias is None else acc + requant.along(bias, acc.ndim, axis)
+
+
+def lower_float32(sizes: Sizes) -> Callable[[Site, Profile], Lowered]:
+    """onnxruntime: multiplier = float32(float32(sx * sw) / sy)."""
+
+    def lower(site: Site, profile: Profile) -> Lowered:
+        channels, terms = sizes(site)
+        requant.prove_accumulator(site, terms)
+        sx, _ = site.qparams(0).scalar()
+        sy, zy = site.output_qparams.scalar()
+        ratio = sx * site.qparams(1).scales() / sy
+        return requant.float_scale(ratio, channels, zy, site.attrs.clamp)
+
+    return lower
+
+
+def lower_fixed(
+    sizes: Sizes, rounding: str, *, float32_product: bool = False
+) -> Callable[[Site, Profile], Lowered]:
+    """TFLite: the float64 ratio sx * sw / sy as a q31 multiplier and a shift.
+
+    float32_product: round sx * sw to float32 where the weights have one scale, as TFLite's
+    GetQuantizedConvolutionMultipler does for FullyConnected.
+    """
+
+    def lower(site: Site, profile: Profile) -> Lowered:
+        channels, terms = sizes(site)
+        requant.prove_accumulator(site, terms)
+        (sx, _), weights = site.qparams(0).scalar(), site.qparams(1)
+        sy, zy = site.output_qparams.scalar()
+        if float32_product and not weights.per_channel:
+            product = (sx * weights.scales()).astype(np.float64)
+        else:
+            product = np.float64(sx) * weights.scales()
+        ratio = product / np.float64(sy)
+        return requant.fixed_point(ratio, channels, rounding, zy, site.attrs.clamp)
+
+    return lower
