@@ -75,7 +75,7 @@ def score_chunks(
 
 
 def count_correct(scores: Array, labels: Array) -> int:
-    """Images whose largest score [N, classes] (axes of size 1 may stand between) is at the label."""
+    """Images whose largest score is at the label; scores [N, classes], or with axes of size 1."""
     return int(np.count_nonzero(scores.reshape(len(labels), -1).argmax(axis=1) == labels))
 
 

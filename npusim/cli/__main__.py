@@ -1,0 +1,7 @@
+"""python -m npusim.cli."""
+
+import sys
+
+from npusim.cli import main
+
+sys.exit(main())

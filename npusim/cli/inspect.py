@@ -1,0 +1,104 @@
+"""npusim inspect: what a model consists of and where it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from npusim.cli.options import json_option, profile_option, verbosity_options
+from npusim.cli.terminal import emit, emit_json, emit_table
+
+if TYPE_CHECKING:
+    from npusim.report.model import ModelReport, TensorRow
+
+LONGEST = 300
+"""Characters of a metadata entry that the text form shows; --json has all of it."""
+
+SHOWN = 6
+"""Elements of an array that the text form of a lowering shows."""
+
+
+@click.command()
+@click.argument("model", type=click.Path(path_type=Path))
+@click.option(
+    "--show-lowering",
+    is_flag=True,
+    help="Also show the integers or float32 numbers each operator computes with.",
+)
+@profile_option
+@json_option
+@verbosity_options
+def command(model: Path, show_lowering: bool, profile: str | None, as_json: bool) -> None:
+    """Show MODEL's operators and where they run, its quantization, parameters and MACs."""
+    import npusim
+    from npusim.numerics.profile import DEFAULT_PROFILE, load_profile
+    from npusim.report.model import model_report
+
+    chosen = load_profile(profile or DEFAULT_PROFILE)
+    graph = npusim.load(model)
+    report = model_report(graph, chosen)
+    lowering = None
+    if show_lowering:
+        program = npusim.compile(graph, profile=chosen.name, engine="numpy")
+        lowering = {name: numbers.to_json() for name, numbers in program.lowering.items()}
+    if as_json:
+        emit_json(report.to_json() | ({"lowering": lowering} if show_lowering else {}))
+        return
+    _summary(report)
+    _operators(report)
+    for name, numbers in (lowering or {}).items():
+        emit(f"{name}: {json.dumps(_shortened(numbers))}")
+
+
+def _summary(report: ModelReport) -> None:
+    opsets = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in report.opsets.items())
+    emit(f"{report.path}: {report.name} (opset {opsets}), profile {report.profile}")
+    for label, rows in (("input", report.inputs), ("output", report.outputs)):
+        for row in rows:
+            emit(f"  {label:12}{_tensor(row)}")
+    emit(f"  {'parameters':12}{report.parameters:,}")
+    emit(f"  {'MACs':12}{report.macs:,} an image")
+    for label, counts in (("activations", report.activations), ("constants", report.weights)):
+        emit(f"  {label:12}{'; '.join(f'{n} {scheme}' for scheme, n in counts.items())}")
+    for key, text in report.metadata.items():
+        emit(f"  {key}: {_excerpt(text)}")
+
+
+def _excerpt(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... ({len(text):,} characters)"
+
+
+def _tensor(row: TensorRow) -> str:
+    if row.scale is None:
+        return f"{row.name} {row.type}"
+    return f"{row.name} {row.type} scale {row.scale:.8g} zero point {row.zero_point}"
+
+
+def _operators(report: ModelReport) -> None:
+    from rich.table import Table
+
+    from npusim.report.model import PLACES
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("node", "operator", "runs on", "rule", "output", "weights"):
+        table.add_column(heading)
+    for heading in ("parameters", "MACs"):
+        table.add_column(heading, justify="right")
+    for row in report.operators:
+        place = PLACES[row.runs_on] + ("" if row.bit_accurate else ", not bit-accurate")
+        rule = f"{row.rule} [{row.evidence}]" if row.evidence else row.rule
+        counts = (f"{n:,}" if n else "" for n in (row.parameters, row.macs))
+        table.add_row(row.name, row.op, place, rule, row.output, row.weights, *counts)
+    emit_table(table)
+
+
+def _shortened(value: Any) -> Any:
+    """Long lists of a lowering with their middle left out."""
+    if isinstance(value, dict):
+        return {key: _shortened(v) for key, v in value.items()}
+    if isinstance(value, list) and len(value) > SHOWN:
+        return [*value[:SHOWN], f"... {len(value)} in all"]
+    return value

@@ -1,0 +1,45 @@
+"""npusim ops: the supported operators."""
+
+from __future__ import annotations
+
+import click
+
+from npusim.cli.options import json_option, verbosity_options
+from npusim.cli.terminal import emit, emit_json, emit_table
+
+
+@click.command()
+@click.option(
+    "--markdown", is_flag=True, help="The whole page, with every profile's rules and sources."
+)
+@json_option
+@verbosity_options
+def command(markdown: bool, as_json: bool) -> None:
+    """List the supported operators, where they run, and each profile's arithmetic for them."""
+    from npusim.report.operators import operators_json, operators_page
+
+    if markdown and as_json:
+        raise click.UsageError("--markdown and --json exclude one another.")
+    if markdown:
+        emit(operators_page().rstrip("\n"))
+    elif as_json:
+        emit_json(operators_json())
+    else:
+        _table()
+
+
+def _table() -> None:
+    from rich.table import Table
+
+    from npusim.numerics.profile import profile_names
+    from npusim.report.model import PLACES
+    from npusim.report.operators import supported_operators
+
+    table = Table(
+        "operator", "runs on", *profile_names(), "ONNX operators", box=None, pad_edge=False
+    )
+    for op in supported_operators():
+        rules = (op.rules.get(name, ("", "", ""))[0] for name in profile_names())
+        onnx = ", ".join(row.op_type for row in op.onnx)
+        table.add_row(op.name, PLACES[op.runs_on], *rules, onnx)
+    emit_table(table)

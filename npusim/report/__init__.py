@@ -1,0 +1,1 @@
+"""Reports: plain dataclasses that become JSON (with a schema_version), tables or pages."""
