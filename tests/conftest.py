@@ -35,5 +35,7 @@ def shared() -> Path:
     """The folder of test material beside the checkout; skips where there is none."""
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
-        pytest.skip("no folder named shared (public models, data, golden outputs) beside the checkout")
+        pytest.skip(
+            "no folder named shared (public models, data, golden outputs) beside the checkout"
+        )
     return folder

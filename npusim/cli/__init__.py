@@ -95,8 +95,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     session = Session()
     try:
-        result = group.main(arguments, prog_name="npusim", standalone_mode=False, obj=session)
+        line = list(sys.argv[1:] if arguments is None else arguments)
+        with group.make_context("npusim", line, obj=session) as context:
+            result = group.invoke(context)
         sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except click.ClickException as error:
         error.show()
         return error.exit_code

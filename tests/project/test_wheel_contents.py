@@ -1,4 +1,4 @@
-"""The check of .ci/wheel_contents.py finds what it is there for; .ci/run feeds it the real wheel."""
+"""The wheel check of .ci finds what it is there for; .ci/run gives it the real wheel."""
 
 from __future__ import annotations
 
