@@ -122,7 +122,8 @@ def _tensors(graph: Graph) -> list[WeightTensor]:
             if array is None:
                 if site.has(i):
                     raise ModelError(
-                        f"the {kind} is computed at run time", where=site.node.name,
+                        f"the {kind} is computed at run time",
+                        where=site.node.name,
                         hint="Only constant weights can be run on the NPU.",
                     )
                 continue

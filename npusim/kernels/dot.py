@@ -52,9 +52,7 @@ def _multiply_pairs(builder: Any, x: Any, w: Any, lanes: int, instruction: str) 
     sums = ir.VectorType(I32, lanes)
     if instruction in _INSTRUCTION:
         kind = ir.FunctionType(sums, [x.type, w.type])
-        function = cgutils.get_or_insert_function(
-            builder.module, kind, _INSTRUCTION[instruction]
-        )
+        function = cgutils.get_or_insert_function(builder.module, kind, _INSTRUCTION[instruction])
         return builder.call(function, [x, w])
     wide = ir.VectorType(I32, 2 * lanes)
     products = builder.mul(builder.sext(x, wide), builder.sext(w, wide))
@@ -70,9 +68,9 @@ def _multiply_pairs(builder: Any, x: Any, w: Any, lanes: int, instruction: str) 
 def make_dot_tile(instruction: str) -> Any:
     """The tile as a Numba intrinsic.
 
-    dot_tile(panel, row_bytes, pairs, weights, sums): addresses of the first pixel's int16 row, the
-    bytes between two rows, how many int16 pairs deep, address of the weights, and of int32
-    [PIXELS][CHANNELS] that is overwritten with the sums.
+    dot_tile(panel, row_bytes, pairs, weights, start, sums): address of the first pixel's int16 row,
+    bytes between two rows, how many int16 pairs deep, address of the weights, of int32 [CHANNELS]
+    that every sum starts from, and of int32 [PIXELS][CHANNELS] that is overwritten with the sums.
     """
     lanes = _LANES[instruction]
     vectors = CHANNELS // lanes
@@ -80,41 +78,50 @@ def make_dot_tile(instruction: str) -> Any:
     turns = max(1, vectors // 2)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        panel, row_bytes, pairs, weights, sums = args
+        panel, row_bytes, pairs, weights, start, sums = args
         for turn in range(turns):
+            skip = _word(turn * 4 * lanes * (vectors // turns))
+            tables = (builder.add(address, skip) for address in (weights, start, sums))
             _tile_turn(
-                builder, instruction, lanes, vectors // turns, panel, row_bytes, pairs,
-                builder.add(weights, _word(turn * 4 * lanes * (vectors // turns))),
-                builder.add(sums, _word(turn * 4 * lanes * (vectors // turns))),
+                builder, instruction, lanes, vectors // turns, panel, row_bytes, pairs, *tables
             )
         return context.get_dummy_value()
 
     @intrinsic
     def dot_tile(
-        typing: Any, panel: Any, row_bytes: Any, pairs: Any, weights: Any, sums: Any
+        typing: Any, panel: Any, row_bytes: Any, pairs: Any, weights: Any, start: Any, sums: Any
     ) -> Any:
-        return void(int64, int64, int64, int64, int64), codegen
+        return void(int64, int64, int64, int64, int64, int64), codegen
 
     return dot_tile
 
 
 def _tile_turn(
-    builder: Any, instruction: str, lanes: int, vectors: int,
-    panel: Any, row_bytes: Any, pairs: Any, weights: Any, sums: Any,
+    builder: Any,
+    instruction: str,
+    lanes: int,
+    vectors: int,
+    panel: Any,
+    row_bytes: Any,
+    pairs: Any,
+    weights: Any,
+    start: Any,
+    sums: Any,
 ) -> None:
     sum_kind, pair_kind = ir.VectorType(I32, lanes), ir.VectorType(I16, 2 * lanes)
-    zero = ir.Constant(sum_kind, [0] * lanes)
     totals = [
-        [cgutils.alloca_once_value(builder, zero) for _ in range(vectors)] for _ in range(PIXELS)
+        [cgutils.alloca_once(builder, sum_kind) for _ in range(vectors)] for _ in range(PIXELS)
     ]
-    for row in totals:
-        for total in row:
-            builder.store(zero, total)
+    for v in range(vectors):
+        first = _load(builder, builder.add(start, _word(4 * lanes * v)), sum_kind)
+        for r in range(PIXELS):
+            builder.store(first, totals[r][v])
     rows = [builder.add(panel, builder.mul(row_bytes, _word(r))) for r in range(PIXELS)]
     with cgutils.for_range(builder, pairs, intp=I64) as loop:
         at = builder.add(weights, builder.mul(loop.index, _word(4 * CHANNELS)))
-        w = [_load(builder, builder.add(at, _word(4 * lanes * v)), pair_kind)
-             for v in range(vectors)]
+        w = [
+            _load(builder, builder.add(at, _word(4 * lanes * v)), pair_kind) for v in range(vectors)
+        ]
         step = builder.shl(loop.index, _word(2))
         for r in range(PIXELS):
             pair = _load(builder, builder.add(rows[r], step), I32)

@@ -87,8 +87,12 @@ class StepKernel:
     def address(self) -> int:
         if self._compiled is None:
             options = {"nopython": True, "error_model": "numpy"}
-            compiled = CFunc(self._function, (_STEP_SIGNATURE.return_type, _STEP_SIGNATURE.args),
-                             locals={}, options=options)
+            compiled = CFunc(
+                self._function,
+                (_STEP_SIGNATURE.args, _STEP_SIGNATURE.return_type),
+                locals={},
+                options=options,
+            )
             stamped = _cache_for(self._function)
             if stamped is not None:
                 compiled._cache = stamped

@@ -86,9 +86,9 @@ SPEC = register(
         attrs=PoolAttrs,
         infer=infer,
         rules={
-            "float32": Rule(lower_float32, reference_float32),
-            "q31-double": Rule(lower_fixed("double"), reference_fixed),
-            "q31-single": Rule(lower_fixed("single"), reference_fixed),
+            "float32": Rule(lower_float32, reference_float32, "pool_bind:bind_average"),
+            "q31-double": Rule(lower_fixed("double"), reference_fixed, "pool_bind:bind_average"),
+            "q31-single": Rule(lower_fixed("single"), reference_fixed, "pool_bind:bind_average"),
         },
     )
 )

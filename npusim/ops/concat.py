@@ -112,9 +112,9 @@ SPEC = register(
         attrs=ConcatAttrs,
         infer=infer,
         rules={
-            "float32": Rule(lower_float32, reference),
-            "q31-double": Rule(lower_fixed("double"), reference),
-            "q31-single": Rule(lower_fixed("single"), reference),
+            "float32": Rule(lower_float32, reference, "elementwise:bind_concat"),
+            "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_concat"),
+            "q31-single": Rule(lower_fixed("single"), reference, "elementwise:bind_concat"),
         },
     )
 )

@@ -95,9 +95,9 @@ SPEC = register(
         attrs=ConvAttrs,
         infer=infer,
         rules={
-            "float32": Rule(lower_float32(sizes), reference),
-            "q31-double": Rule(lower_fixed(sizes, "double"), reference),
-            "q31-single": Rule(lower_fixed(sizes, "single"), reference),
+            "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_conv"),
+            "q31-double": Rule(lower_fixed(sizes, "double"), reference, "conv_bind:bind_conv"),
+            "q31-single": Rule(lower_fixed(sizes, "single"), reference, "conv_bind:bind_conv"),
         },
         macs=macs,
         weight=1,

@@ -53,9 +53,13 @@ SPEC = register(
         attrs=GemmAttrs,
         infer=infer,
         rules={
-            "float32": Rule(lower_float32(sizes), reference),
-            "q31-double": Rule(lower_fixed(sizes, "double", float32_product=True), reference),
-            "q31-single": Rule(lower_fixed(sizes, "single", float32_product=True), reference),
+            "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_gemm"),
+            "q31-double": Rule(
+                lower_fixed(sizes, "double", float32_product=True), reference, "conv_bind:bind_gemm"
+            ),
+            "q31-single": Rule(
+                lower_fixed(sizes, "single", float32_product=True), reference, "conv_bind:bind_gemm"
+            ),
         },
         macs=macs,
         weight=1,

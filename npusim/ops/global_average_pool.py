@@ -75,9 +75,9 @@ SPEC = register(
         attrs=GlobalAveragePoolAttrs,
         infer=infer,
         rules={
-            "float32": Rule(lower_float32, reference),
-            "q31-double": Rule(lower_fixed("double"), reference),
-            "q31-single": Rule(lower_fixed("single"), reference),
+            "float32": Rule(lower_float32, reference, "pool_bind:bind_global_average"),
+            "q31-double": Rule(lower_fixed("double"), reference, "pool_bind:bind_global_average"),
+            "q31-single": Rule(lower_fixed("single"), reference, "pool_bind:bind_global_average"),
         },
     )
 )

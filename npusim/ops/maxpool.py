@@ -31,6 +31,6 @@ SPEC = register(
         summary="Largest value of each window.",
         attrs=PoolAttrs,
         infer=infer,
-        rules={"exact": Rule(lower, reference)},
+        rules={"exact": Rule(lower, reference, "pool_bind:bind_max")},
     )
 )

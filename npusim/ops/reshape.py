@@ -37,7 +37,7 @@ SPEC = register(
         summary="Same elements, other shape.",
         attrs=ReshapeAttrs,
         infer=infer,
-        rules={"exact": Rule(lower, reference)},
+        rules={"exact": Rule(lower, reference, "layout:bind_reshape")},
         runs_on="layout",
     )
 )

@@ -38,7 +38,7 @@ SPEC = register(
         summary="Another order of the axes.",
         attrs=TransposeAttrs,
         infer=infer,
-        rules={"exact": Rule(lower, reference)},
+        rules={"exact": Rule(lower, reference, "layout:bind_transpose")},
         runs_on="layout",
     )
 )

@@ -1,0 +1,163 @@
+"""Convolution and fully connected layers: panels of int16 pixels against packed int16 weights.
+
+A block of output pixels is gathered into a panel [pixels][depth] of zero-centred int16 values
+(padding is 0), whatever the strides, dilations and pads; the panel then meets every block of 16
+output channels. The order of the depth is free: it is a list of runs of channels, cut into
+segments whose sums a profile may round one by one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import carray
+
+from npusim.kernels.dot import CHANNELS, PIXELS, dot_tile
+from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
+
+CONV = np.dtype(
+    [
+        ("x", np.int64),  # offset of the input in the arena, bytes an image
+        ("y", np.int64),  # offset of the output
+        ("weights", np.int64),  # offset of the packed weights
+        ("start", np.int64),  # offset of the packed biases, int32
+        ("images", np.int64),  # images for one of the batch
+        ("zero_point", np.int64),  # of the stored (u8-biased) input
+        ("height", np.int64),
+        ("width", np.int64),
+        ("channels", np.int64),
+        ("rows", np.int64),  # of the output
+        ("cols", np.int64),
+        ("out_channels", np.int64),
+        ("group", np.int64),
+        ("stride_y", np.int64),
+        ("stride_x", np.int64),
+        ("dilation_y", np.int64),
+        ("dilation_x", np.int64),
+        ("top", np.int64),
+        ("left", np.int64),
+        ("depth", np.int64),  # int16 of a panel row, even
+        ("runs", np.int64),  # address of RUN records
+        ("run_count", np.int64),
+        ("block", np.int64),  # pixels of a panel, a multiple of PIXELS
+        ("epilogue", np.int64),  # address of the EPILOGUE record
+    ]
+)
+
+# One stretch of channels of one tap: where it is read and where in the panel row it goes.
+RUN = np.dtype(
+    [
+        ("ky", np.int64),
+        ("kx", np.int64),
+        ("channel", np.int64),
+        ("count", np.int64),
+        ("at", np.int64),
+    ]
+)
+
+
+@njit_kernel
+def _gather(c: Any, group: Any, x: Any, first: Any, count: Any, panel: Any) -> None:
+    """Fill panel[0:count] with the inputs of output pixels first .. first + count - 1."""
+    runs = carray(pointer(c.runs), c.run_count, RUN)
+    pixels = c.rows * c.cols
+    group_channels = c.channels // c.group
+    for p in range(count):
+        image, at = divmod(first + p, pixels)
+        row, col = divmod(at, c.cols)
+        for r in range(c.run_count):
+            run = runs[r]
+            iy = row * c.stride_y - c.top + run.ky * c.dilation_y
+            ix = col * c.stride_x - c.left + run.kx * c.dilation_x
+            to = panel[p, run.at : run.at + run.count]
+            if 0 <= iy < c.height and 0 <= ix < c.width:
+                start = ((image * c.height + iy) * c.width + ix) * c.channels
+                start += group * group_channels + run.channel
+                source = x[start : start + run.count]
+                zero = np.int16(c.zero_point)
+                for k in range(run.count):
+                    to[k] = np.int16(source[k]) - zero
+            else:
+                to[:] = 0
+
+
+@njit_kernel
+def _multiply_block(
+    c: Any, e: Any, context: Any, group: Any, first: Any, count: Any, panel: Any, work: Any
+) -> None:
+    """All output channels of a group for one gathered block of pixels."""
+    group_out = c.out_channels // c.group
+    blocks = (group_out + CHANNELS - 1) // CHANNELS
+    sums = carray(pointer(work), (c.block, CHANNELS), np.int32)
+    codes = carray(pointer(work + 4 * CHANNELS * c.block), (c.block, CHANNELS), np.uint8)
+    y = carray(
+        pointer(context.arena + c.y * context.batch),
+        (context.batch * c.images * c.rows * c.cols, c.out_channels),
+        np.uint8,
+    )
+    row_bytes = 2 * c.depth
+    for b in range(blocks):
+        channel = (group * blocks + b) * CHANNELS
+        weights = context.packed + c.weights + 2 * c.depth * channel
+        start = context.packed + c.start + 4 * channel
+        for p in range(0, count, PIXELS):
+            dot_tile(
+                panel + p * row_bytes,
+                row_bytes,
+                c.depth // 2,
+                weights,
+                start,
+                work + 4 * CHANNELS * p,
+            )
+        finish(sums, count, e, channel, codes)
+        lanes = min(CHANNELS, group_out - b * CHANNELS)
+        to = group * group_out + b * CHANNELS
+        for p in range(count):
+            for k in range(lanes):
+                y[first + p, to + k] = codes[p, k]
+
+
+@step_kernel
+def conv_step(row: Any, context_address: Any) -> None:
+    """A convolution of any stride, dilation, padding and group, or a fully connected layer."""
+    c = carray(pointer(row), 1, CONV)[0]
+    e = carray(pointer(c.epilogue), 1, EPILOGUE)[0]
+    context = carray(pointer(context_address), 1, CONTEXT)[0]
+    images = context.batch * c.images
+    total = images * c.rows * c.cols
+    x = carray(
+        pointer(context.arena + c.x * context.batch),
+        images * c.height * c.width * c.channels,
+        np.uint8,
+    )
+    panel = carray(pointer(context.scratch), (c.block, c.depth), np.int16)
+    work = context.scratch + 2 * c.block * c.depth
+    for first in range(0, total, c.block):
+        count = min(c.block, total - first)
+        for group in range(c.group):
+            _gather(c, group, x, first, count, panel)
+            _multiply_block(c, e, context, group, first, count, context.scratch, work)
+
+
+@njit_kernel
+def pack_weights(
+    codes: Any, zero_points: Any, order: Any, group: Any, depth: Any, out: Any
+) -> None:
+    """codes [O, P] -> int16 [blocks][depth / 2][16][2], zero-centred.
+
+    order: int64 [P], where in the depth each p goes. zero_points: int64 [O]. out: int16, as large
+    as blocks * depth * 16 and zero wherever no weight goes.
+    """
+    outputs, inputs = codes.shape
+    group_out = outputs // group
+    blocks = (group_out + CHANNELS - 1) // CHANNELS
+    for o in range(outputs):
+        g, within = divmod(o, group_out)
+        block, lane = divmod(within, CHANNELS)
+        base = (g * blocks + block) * depth * CHANNELS + 2 * lane
+        zero = zero_points[o]
+        for p in range(inputs):
+            k = order[p]
+            out[base + (k >> 1) * (2 * CHANNELS) + (k & 1)] = np.int16(codes[o, p]) - zero

@@ -1,0 +1,203 @@
+"""Binds convolutions and fully connected layers to their kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from npusim.ir import Array, Site
+from npusim.kernels.conv import CONV, RUN, conv_step, pack_weights
+from npusim.kernels.depthwise import DEPTHWISE, depthwise_step, pack_depthwise
+from npusim.kernels.dot import CHANNELS, PIXELS
+from npusim.kernels.epilogue_bind import epilogue, padded
+from npusim.kernels.plan import Builder, channels_last, record, stored_bias
+from npusim.numerics.lowered import Lowered
+from npusim.ops.base import Rule
+
+# A panel should stay in the second-level cache beside the weights of one block.
+_PANEL_BYTES = 160 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution's sizes; a fully connected layer is one of 1x1 on a 1x1 map."""
+
+    images: int
+    height: int
+    width: int
+    channels: int
+    rows: int
+    cols: int
+    out_channels: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    group: int
+
+    @property
+    def inputs(self) -> int:
+        """Weights of one output channel."""
+        return self.kernel[0] * self.kernel[1] * self.channels // self.group
+
+
+def bind_conv(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
+    n, channels, height, width = site.value(0).type.shape
+    out_channels, _, kh, kw = site.value(1).type.shape
+    _, _, rows, cols = site.output.type.shape
+    a = site.attrs
+    geometry = Geometry(
+        n or 1,
+        int(height or 0),
+        int(width or 0),
+        int(channels or 0),
+        int(rows or 0),
+        int(cols or 0),
+        int(out_channels or 0),
+        (int(kh or 0), int(kw or 0)),
+        a.strides,
+        a.dilations,
+        a.pads,
+        a.group,
+    )
+    if a.group == channels == out_channels:
+        return _bind_depthwise(builder, site, lowered, geometry)
+    return _bind_dense(builder, site, lowered, geometry)
+
+
+def bind_gemm(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
+    shape = site.value(0).type.shape
+    rows = int(np.prod([d for d in shape[:-1] if d is not None], dtype=np.int64))
+    inputs, outputs = int(shape[-1] or 0), int(site.output.type.shape[-1] or 0)
+    geometry = Geometry(rows, 1, 1, inputs, 1, 1, outputs, (1, 1), (1, 1), (1, 1), (0, 0, 0, 0), 1)
+    return _bind_dense(builder, site, lowered, geometry, last_axis=True)
+
+
+def _bind_dense(
+    builder: Builder, site: Site, lowered: Lowered, g: Geometry, last_axis: bool = False
+) -> bool:
+    finish = epilogue(lowered, builder, site.output, g.group)
+    if finish is None or 0 in (g.rows, g.cols, g.channels, g.out_channels):
+        return False
+    runs, order = _tap_order(g)
+    depth = -(-g.inputs // 2) * 2
+    block = max(1, _PANEL_BYTES // (2 * depth * PIXELS)) * PIXELS
+    builder.scratch(block * (2 * depth + 4 * CHANNELS + CHANNELS))
+    rank = len(site.value(0).type.shape)
+    axes = tuple(range(rank)) if last_axis else channels_last(rank)
+    row = record(
+        CONV,
+        x=builder.input(site.node.inputs[0], axes),
+        y=builder.output(site.node.outputs[0], axes),
+        weights=_pack_weights(builder, site, g, order, depth),
+        start=_pack_bias(builder, site, g),
+        zero_point=_stored_zero_point(site),
+        depth=depth,
+        runs=builder.constant(runs),
+        run_count=len(runs),
+        block=block,
+        epilogue=finish,
+        **_sizes(g),
+    )
+    builder.native(conv_step, row)
+    return True
+
+
+def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry) -> bool:
+    finish = epilogue(lowered, builder, site.output, 1)
+    if finish is None or 0 in (g.rows, g.cols, g.channels):
+        return False
+    lanes = -(-g.channels // CHANNELS) * CHANNELS
+    taps = g.kernel[0] * g.kernel[1]
+    builder.scratch(g.cols * CHANNELS * 5)
+    axes = channels_last(len(site.value(0).type.shape))
+    pack = partial(_write_depthwise, zero_points=_weight_zero_points(site, g))
+    row = record(
+        DEPTHWISE,
+        x=builder.input(site.node.inputs[0], axes),
+        y=builder.output(site.node.outputs[0], axes),
+        weights=builder.weights(site.node.inputs[1], 2 * taps * lanes, pack),
+        start=_pack_bias(builder, site, g, group=1),
+        zero_point=_stored_zero_point(site),
+        kernel_y=g.kernel[0],
+        kernel_x=g.kernel[1],
+        epilogue=finish,
+        **{k: v for k, v in _sizes(g).items() if k not in ("out_channels", "group")},
+    )
+    builder.native(depthwise_step, row)
+    return True
+
+
+def _sizes(g: Geometry) -> dict[str, int]:
+    return {
+        "images": g.images,
+        "height": g.height,
+        "width": g.width,
+        "channels": g.channels,
+        "rows": g.rows,
+        "cols": g.cols,
+        "out_channels": g.out_channels,
+        "group": g.group,
+        "stride_y": g.strides[0],
+        "stride_x": g.strides[1],
+        "dilation_y": g.dilations[0],
+        "dilation_x": g.dilations[1],
+        "top": g.pads[0],
+        "left": g.pads[1],
+    }
+
+
+def _tap_order(g: Geometry) -> tuple[Array, Array]:
+    """Runs of the natural order (kh, kw, channel), and where each weight goes: as it stands."""
+    each = g.channels // g.group
+    runs = np.zeros(g.kernel[0] * g.kernel[1], RUN)
+    for i in range(len(runs)):
+        runs[i] = (i // g.kernel[1], i % g.kernel[1], 0, each, i * each)
+    return runs, np.arange(g.inputs, dtype=np.int64)
+
+
+def _pack_weights(builder: Builder, site: Site, g: Geometry, order: Array, depth: int) -> int:
+    blocks = -(-(g.out_channels // g.group) // CHANNELS) * g.group
+    size = 2 * blocks * CHANNELS * depth
+    pack = partial(
+        _write_weights,
+        zero_points=_weight_zero_points(site, g),
+        order=order,
+        group=g.group,
+        depth=depth,
+    )
+    return builder.weights(site.node.inputs[1], size, pack)
+
+
+def _pack_bias(builder: Builder, site: Site, g: Geometry, group: int | None = None) -> int:
+    """int32 in whole blocks of 16; zeros where there is no bias."""
+    groups = g.group if group is None else group
+    size = padded(np.zeros(g.out_channels, np.int32), groups).nbytes
+    if site.has(2):
+        return builder.weights(site.node.inputs[2], size, partial(_write_bias, group=groups))
+    return builder.weights("", size, _write_bias)
+
+
+def _write_weights(
+    codes: Array, out: Array, zero_points: Array, order: Array, group: int, depth: int
+) -> None:
+    pack_weights(codes, zero_points, order, group, depth, out.view(np.int16))
+
+
+def _write_depthwise(codes: Array, out: Array, zero_points: Array) -> None:
+    pack_depthwise(codes, zero_points, out.view(np.int16))
+
+
+def _write_bias(codes: Array, out: Array, group: int = 1) -> None:
+    out.view(np.int32)[:] = padded(codes.astype(np.int32), group)
+
+
+def _weight_zero_points(site: Site, g: Geometry) -> Array:
+    return np.broadcast_to(site.qparams(1).zero_points(), (g.out_channels,)).copy()
+
+
+def _stored_zero_point(site: Site) -> int:
+    value = site.value(0)
+    return site.qparams(0).scalar()[1] + stored_bias(value)

@@ -1,0 +1,121 @@
+"""From exact int32 sums to output codes, on tiles of [pixels][16 channels].
+
+Every rule here has its int64 reference in npusim.numerics. Codes are stored u8-biased: an int8
+code plus 128, a uint8 code as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import carray, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from npusim.kernels.dot import CHANNELS
+from npusim.kernels.jit import njit_kernel, pointer
+
+EPILOGUE = np.dtype(
+    [
+        ("rule", np.int64),  # FLOAT_SCALE, ...
+        ("zero_point", np.int64),
+        ("low", np.int64),
+        ("high", np.int64),
+        ("bias", np.int64),  # added to a code before it is stored: 128 for int8, 0 for uint8
+        ("multiplier", np.int64),  # address of [channels]: float32 or int32
+        ("shift", np.int64),  # address of int32 [channels]
+        ("constant", np.int64),  # address of int64 [channels]
+        ("first_shift", np.int64),
+        ("second_multiplier", np.int64),
+        ("second_shift", np.int64),
+    ]
+)
+
+_INT32_MIN, _INT32_MAX = np.int64(-(2**31)), np.int64(2**31 - 1)
+
+FLOAT_SCALE, FIXED_DOUBLE, FIXED_SINGLE = range(3)
+
+
+@intrinsic
+def _round_half_even(typing: Any, value: Any) -> Any:
+    """float32 to the nearest whole float32, ties to even."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FloatType()
+        function = cgutils.get_or_insert_function(
+            builder.module, ir.FunctionType(kind, [kind]), "llvm.rint.f32"
+        )
+        return builder.call(function, args)
+
+    return types.float32(types.float32), codegen
+
+
+@njit_kernel
+def float_scale(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+    """onnxruntime: clip(rint(float32(sum) * multiplier) + zero_point)."""
+    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.float32)
+    low, high = np.float32(e.low - e.zero_point), np.float32(e.high - e.zero_point)
+    shifted = np.int32(e.zero_point + e.bias)
+    for p in range(pixels):
+        for c in range(CHANNELS):
+            scaled = _round_half_even(np.float32(sums[p, c]) * multiplier[c])
+            scaled = min(max(scaled, low), high)
+            out[p, c] = np.uint8(np.int32(scaled) + shifted)
+
+
+@njit_kernel
+def _high_half(a: Any, b: Any) -> Any:
+    """The saturating rounding doubling high multiply of two int32, as int64."""
+    product = np.int64(a) * np.int64(b)
+    nudge = np.int64(1 << 30) if product >= 0 else np.int64(1 - (1 << 30))
+    total = product + nudge
+    # C's division truncates toward zero; an arithmetic shift would floor.
+    return (total + ((total >> 63) & np.int64((1 << 31) - 1))) >> 31
+
+
+@njit_kernel
+def _shift_half_away(value: Any, shift: Any) -> Any:
+    """Rounded right shift, ties away from zero."""
+    if shift <= 0:
+        return value
+    return (value + (np.int64(1) << (shift - 1)) - np.int64(value < 0)) >> shift
+
+
+@njit_kernel
+def fixed_double(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+    """TFLite with two roundings: high half of the doubled product, then a rounded shift."""
+    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
+    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
+    for p in range(pixels):
+        for c in range(CHANNELS):
+            left, right = max(shift[c], 0), max(-shift[c], 0)
+            shifted = min(max(np.int64(sums[p, c]) << left, _INT32_MIN), _INT32_MAX)
+            value = _high_half(shifted, multiplier[c])
+            code = _shift_half_away(value, right) + e.zero_point
+            out[p, c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+
+
+@njit_kernel
+def fixed_single(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+    """TFLite with one rounding of the whole product, half up."""
+    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
+    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
+    for p in range(pixels):
+        for c in range(CHANNELS):
+            total = 31 - shift[c]
+            product = np.int64(sums[p, c]) * np.int64(multiplier[c])
+            code = ((product + (np.int64(1) << (total - 1))) >> total) + e.zero_point
+            out[p, c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+
+
+@njit_kernel
+def finish(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+    """sums int32 [pixels, 16] of channels from ``channel`` on -> biased codes uint8 of that shape."""
+    if e.rule == FLOAT_SCALE:
+        float_scale(sums, pixels, e, channel, out)
+    elif e.rule == FIXED_DOUBLE:
+        fixed_double(sums, pixels, e, channel, out)
+    else:
+        fixed_single(sums, pixels, e, channel, out)

@@ -1,0 +1,62 @@
+"""Epilogue records from the requantizers that compile has frozen."""
+
+from __future__ import annotations
+
+from functools import singledispatch
+
+import numpy as np
+
+from npusim.ir import Array, Value
+from npusim.kernels.dot import CHANNELS
+from npusim.kernels.epilogue import EPILOGUE, FIXED_DOUBLE, FIXED_SINGLE, FLOAT_SCALE
+from npusim.kernels.plan import Builder, record, stored_bias
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.requant import FixedPoint, FloatScale
+
+
+def padded(values: Array, group: int) -> Array:
+    """[group * n] with every group's channels filled up with zeros to whole blocks of 16."""
+    per_group = values.reshape(group, -1)
+    blocks = -(-per_group.shape[1] // CHANNELS)
+    out = np.zeros((group, blocks * CHANNELS), values.dtype)
+    out[:, : per_group.shape[1]] = per_group
+    return out.ravel()
+
+
+@singledispatch
+def epilogue(lowered: Lowered, builder: Builder, output: Value, group: int) -> int | None:
+    """Address of the EPILOGUE record of a requantizer; None where there is no kernel for it."""
+    return None
+
+
+@epilogue.register
+def _(lowered: FloatScale, builder: Builder, output: Value, group: int) -> int | None:
+    return _record(
+        builder,
+        output,
+        rule=FLOAT_SCALE,
+        low=lowered.lo,
+        high=lowered.hi,
+        zero_point=lowered.zero_point,
+        multiplier=builder.constant(padded(lowered.multiplier, group)),
+    )
+
+
+@epilogue.register
+def _(lowered: FixedPoint, builder: Builder, output: Value, group: int) -> int | None:
+    return _record(
+        builder,
+        output,
+        low=lowered.lo,
+        high=lowered.hi,
+        zero_point=lowered.zero_point,
+        rule=FIXED_DOUBLE if lowered.rounding == "double" else FIXED_SINGLE,
+        multiplier=builder.constant(padded(lowered.multiplier, group)),
+        shift=builder.constant(padded(lowered.shift, group)),
+    )
+
+
+def _record(builder: Builder, output: Value, **fields: int) -> int:
+    assert EPILOGUE.names is not None
+    unused = dict.fromkeys(EPILOGUE.names, 0)
+    return builder.constant(record(EPILOGUE, **{**unused, **fields, "bias": stored_bias(output)}))

@@ -1,0 +1,115 @@
+"""Binds max, average and global average pooling to their kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from npusim.ir import Array, Site
+from npusim.kernels.dot import CHANNELS
+from npusim.kernels.epilogue_bind import epilogue
+from npusim.kernels.plan import Builder, channels_last, record, stored_bias
+from npusim.kernels.pool import POOL, float_mean_step, max_step, sum_step
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.requant import FixedPoint, FloatScale
+from npusim.ops.avgpool import AveragePoolFloat32
+from npusim.ops.base import Rule
+from npusim.ops.pool_window import PoolAttrs, counted
+
+
+def bind_max(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
+    if not _is_map(site):
+        return False
+    low, high = (code + stored_bias(site.output) for code in site.attrs.clamp)
+    row = _row(builder, site, site.attrs, builder.constant(np.zeros(1, np.int64)))
+    row["low"], row["high"] = low, high
+    builder.native(max_step, row)
+    return True
+
+
+def bind_average(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
+    if not _is_map(site) or not np.all(counts := counted(site)):
+        return False
+    row = _row(builder, site, site.attrs, builder.constant(counts))
+    if isinstance(lowered, AveragePoolFloat32):
+        bias = stored_bias(site.output)
+        row["low"], row["high"], row["bias"] = lowered.lo + bias, lowered.hi + bias, bias
+        row["input_scale"], row["output_scale"] = lowered.input_scale, lowered.output_scale
+        row["output_zero"] = lowered.zero_point
+        builder.scratch(4 * int(row["channels"][0]))
+        builder.native(float_mean_step, row)
+        return True
+    if not isinstance(lowered, FixedPoint):
+        return False
+    row["divide"] = 1
+    return _sums(builder, site, lowered, row)
+
+
+def bind_global_average(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
+    if not _is_map(site) or not isinstance(lowered, FloatScale | FixedPoint):
+        return False
+    height, width = (int(d or 0) for d in site.value(0).type.shape[2:])
+    window = PoolAttrs(kernel=(height, width), strides=(1, 1))
+    counts = builder.constant(np.array([height * width], np.int64))
+    return _sums(builder, site, lowered, _row(builder, site, window, counts))
+
+
+def _sums(builder: Builder, site: Site, lowered: FloatScale | FixedPoint, row: Array) -> bool:
+    finish = epilogue(_for_channels(lowered, int(row["channels"][0])), builder, site.output, 1)
+    assert finish is not None
+    row["epilogue"] = finish
+    builder.scratch(5 * CHANNELS)
+    builder.native(sum_step, row)
+    return True
+
+
+def _for_channels(lowered: FloatScale | FixedPoint, channels: int) -> FloatScale | FixedPoint:
+    """The requantizer with one number a channel where it has one for all."""
+    wide = {
+        f.name: np.broadcast_to(value, (channels,)).copy()
+        for f in dataclasses.fields(lowered)
+        if isinstance(value := getattr(lowered, f.name), np.ndarray)
+    }
+    return dataclasses.replace(lowered, **wide)
+
+
+def _is_map(site: Site) -> bool:
+    return len(site.value(0).type.shape) == 4 and site.value(0).type.dtype in ("int8", "uint8")
+
+
+def _row(builder: Builder, site: Site, window: PoolAttrs, counts: int) -> Array:
+    n, channels, height, width = site.value(0).type.shape
+    rank = len(site.output.type.shape)
+    rows, cols = site.output.type.shape[2:] if rank == 4 else (1, 1)
+    _, zero_point = site.qparams(0).scalar() if site.value(0).qparams else (None, 0)
+    return record(
+        POOL,
+        x=builder.input(site.node.inputs[0], channels_last(4)),
+        y=builder.output(site.node.outputs[0], channels_last(rank)),
+        images=n or 1,
+        height=height or 0,
+        width=width or 0,
+        channels=channels or 0,
+        rows=rows or 0,
+        cols=cols or 0,
+        kernel_y=window.kernel[0],
+        kernel_x=window.kernel[1],
+        stride_y=window.strides[0],
+        stride_x=window.strides[1],
+        dilation_y=window.dilations[0],
+        dilation_x=window.dilations[1],
+        top=window.pads[0],
+        left=window.pads[1],
+        counts=counts,
+        zero_point=zero_point + stored_bias(site.value(0)),
+        input_bias=stored_bias(site.value(0)),
+        low=0,
+        high=255,
+        bias=stored_bias(site.output),
+        epilogue=0,
+        divide=0,
+        input_scale=0,
+        output_scale=0,
+        output_zero=0,
+    )

@@ -1,0 +1,236 @@
+"""A graph bound to a profile: immutable, shareable between threads, weights outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from npusim.errors import BadShape, ModelError, UsageError
+from npusim.interpreter import ReferenceWorker
+from npusim.ir import Array, Graph, Value
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.profile import DEFAULT_PROFILE, Profile, load_profile
+from npusim.ops.base import rule_for, spec_of
+from npusim.weights import WeightStore
+
+if TYPE_CHECKING:
+    from npusim.kernels.plan import Plan
+
+ENGINES = ("fast", "numpy")
+
+# Activations of one call of a worker; larger batches are run in parts of this size.
+_ARENA_BYTES = 32 << 20
+
+
+class AnyWorker(Protocol):
+    """What both engines offer a thread."""
+
+    batch: int
+
+    def load(self, store: WeightStore) -> None: ...
+
+    def set_weight(self, name: str, codes: Array) -> None: ...
+
+    def forward(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]: ...
+
+    def value(self, name: str) -> Array: ...
+
+
+class Program:
+    """Runs a graph with the integers of a profile. Made by ``npusim.compile``.
+
+    graph, profile: what was compiled. engine: "fast" (Numba) or "numpy" (the references).
+    lowering: node name -> the numbers it computes with, frozen at compile.
+    weights: the codes the file holds; ``run`` takes others.
+    """
+
+    def __init__(
+        self, graph: Graph, profile: Profile, engine: str, lowering: Mapping[str, Lowered]
+    ) -> None:
+        self.graph = graph
+        self.profile = profile
+        self.engine = engine
+        self.lowering = lowering
+        self.weights = WeightStore.of(graph)
+
+    @cached_property
+    def _plan(self) -> Plan:
+        from npusim.kernels.plan import build_plan
+
+        return build_plan(self.graph, self.profile, self.lowering)
+
+    def worker(self, batch: int) -> AnyWorker:
+        """Memory for one thread and up to ``batch`` images, without weights yet.
+
+        Call ``load`` on it before ``forward``.
+        """
+        if self.engine == "numpy":
+            return ReferenceWorker(self.graph, self.profile, self.lowering, batch)
+        from npusim.kernels.worker import Worker
+
+        return Worker(self._plan, batch)
+
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        taps: Iterable[str] = (),
+        threads: int = 1,
+        weights: WeightStore | None = None,
+    ) -> dict[str, Array]:
+        """Outputs of the network, and of every tensor that a glob in ``taps`` names.
+
+        Args:
+            feeds: input name -> array in the model's own dtype, any number of images.
+            taps: shell patterns over tensor names.
+            threads: images are shared out over this many threads; bits do not depend on it.
+            weights: other codes than the file's.
+
+        Returns:
+            name -> array in the model's own dtype and order of axes.
+
+        Raises:
+            BadShape: a feed is missing, unknown, or has another dtype or shape.
+            ModelError: a tap names no tensor.
+        """
+        arrays, images = self._check_feeds(feeds)
+        names = [v.name for v in self.graph.outputs] + self._tapped(taps)
+        if threads < 1:
+            raise UsageError("at least one thread is needed", where="threads", got=threads)
+        parts = self._parts(images, threads)
+
+        def run_share(share: list[slice]) -> list[dict[str, Array]]:
+            worker = self.worker(max(s.stop - s.start for s in share))
+            worker.load(weights or self.weights)
+            return [self._run_part(worker, arrays, part, names) for part in share]
+
+        shares = [parts[i::threads] for i in range(min(threads, len(parts)))]
+        if len(shares) == 1:
+            done = [run_share(shares[0])]
+        else:
+            with ThreadPoolExecutor(len(shares)) as pool:
+                done = list(pool.map(run_share, shares))
+        in_order = [done[i % len(shares)][i // len(shares)] for i in range(len(parts))]
+        return {name: self._joined(name, [part[name] for part in in_order]) for name in names}
+
+    def _run_part(
+        self, worker: AnyWorker, arrays: list[Array], part: slice, names: list[str]
+    ) -> dict[str, Array]:
+        inputs = tuple(
+            a[part] if v.type.lifted else a for a, v in zip(arrays, self.graph.inputs, strict=True)
+        )
+        worker.forward(inputs)
+        return {name: worker.value(name) for name in names}
+
+    def _joined(self, name: str, parts: list[Array]) -> Array:
+        return np.concatenate(parts) if self.graph.value(name).type.lifted else parts[0]
+
+    def _parts(self, images: int | None, threads: int) -> list[slice]:
+        """Slices of the batch that fit a worker; one that means everything if not lifted."""
+        if images is None:
+            return [slice(0, 1)]
+        size = sum(
+            value.type.per_image() * np.dtype(value.type.dtype).itemsize
+            for value in self.graph.values.values()
+            if value.type.lifted
+        )
+        most = max(1, min(_ARENA_BYTES // max(1, size), -(-images // threads)))
+        return [slice(i, min(i + most, images)) for i in range(0, max(images, 1), most)]
+
+    def _check_feeds(self, feeds: Mapping[str, Array]) -> tuple[list[Array], int | None]:
+        names = {v.name for v in self.graph.inputs}
+        for name in feeds:
+            if name not in names:
+                raise BadShape(
+                    "the model has no input of this name", where=name, wanted=_listed(names)
+                )
+        arrays, images = [], None
+        for value in self.graph.inputs:
+            if value.name not in feeds:
+                raise BadShape("no array was given for this input", where=value.name)
+            array = np.asarray(feeds[value.name])
+            _check_array(array, value)
+            if value.type.lifted:
+                if images not in (None, array.shape[0]):
+                    raise BadShape(
+                        "inputs have different numbers of images",
+                        where=value.name,
+                        got=array.shape[0],
+                        wanted=images,
+                    )
+                images = array.shape[0]
+            arrays.append(array)
+        return arrays, images
+
+    def _tapped(self, taps: Iterable[str]) -> list[str]:
+        outputs = {v.name for v in self.graph.outputs}
+        computed = [n for n in self.graph.values if not self.graph.is_constant(n)]
+        found: list[str] = []
+        for pattern in taps:
+            matches = [n for n in computed if fnmatchcase(n, pattern)]
+            if not matches:
+                raise ModelError(
+                    "no tensor matches this tap",
+                    where=pattern,
+                    hint="`npusim inspect --json` lists the tensors of the network.",
+                )
+            found += [n for n in matches if n not in outputs and n not in found]
+        return found
+
+
+def compile_graph(
+    graph: Graph,
+    profile: str | Profile | None = None,
+    engine: str = "fast",
+    lowering: Mapping[str, Lowered] | None = None,
+) -> Program:
+    """Bind a graph to a profile.
+
+    Args:
+        graph: from ``npusim.load``.
+        profile: a profile or its name; None is npusim.DEFAULT_PROFILE.
+        engine: "fast" or "numpy".
+        lowering: numbers frozen by an earlier compile, by node name; others are computed.
+
+    Raises:
+        UnsupportedOp: the profile cannot compute an operator.
+        BadShape: a tensor's type in the file is not what the operator computes.
+    """
+    if engine not in ENGINES:
+        raise UsageError("unknown engine", where=engine, wanted=" or ".join(ENGINES))
+    chosen = profile if isinstance(profile, Profile) else load_profile(profile or DEFAULT_PROFILE)
+    frozen: dict[str, Lowered] = {}
+    for site in graph.sites():
+        inferred = spec_of(site.node.op).infer(site)
+        if inferred != site.output.type:
+            raise BadShape(
+                f"{site.node.op} computes another type than the model states",
+                where=site.node.name,
+                got=inferred,
+                wanted=site.output.type,
+            )
+        given = (lowering or {}).get(site.node.name)
+        frozen[site.node.name] = given or rule_for(site, chosen).lower(site, chosen)
+    return Program(graph, chosen, engine, frozen)
+
+
+def _check_array(array: Array, value: Value) -> None:
+    wanted = value.type
+    fits = len(array.shape) == len(wanted.shape) and all(
+        w is None or w == d for d, w in zip(array.shape, wanted.shape, strict=True)
+    )
+    if not fits or array.dtype != np.dtype(wanted.dtype):
+        got = f"{array.dtype}[{','.join(map(str, array.shape))}]"
+        raise BadShape(
+            "the array does not fit this input", where=value.name, got=got, wanted=wanted
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise BadShape("the array holds NaN or infinite values", where=value.name)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
