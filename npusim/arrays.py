@@ -48,10 +48,11 @@ def read_arrays(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], tup
 
 def _load(path: Path) -> Array | dict[str, Array]:
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return loaded
-        with loaded:
+        # Given a path, numpy.load leaves a damaged archive open.
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                return loaded
             return {name: loaded[name] for name in loaded.files}
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile, NotImplementedError) as error:
         raise DataError(
