@@ -10,6 +10,7 @@ from npusim.ir import Array, Site, TensorType
 from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
+from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OpSpec, Rule, register
 from npusim.ops.broadcast import broadcast_shape
 
@@ -83,6 +84,7 @@ SPEC = register(
             "float32": Rule(lower_float32, reference, "elementwise:bind_binary"),
             "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_binary"),
             "q31-single": Rule(lower_fixed("single"), reference, "elementwise:bind_binary"),
+            "neural-art": neural_art_arith.ADD,
         },
     )
 )

@@ -12,6 +12,7 @@ from npusim.ir import Array, Site
 from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
+from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OpSpec, Rule, register
 from npusim.ops.pool_window import PoolAttrs, counted, infer, padded, taps
 
@@ -89,6 +90,7 @@ SPEC = register(
             "float32": Rule(lower_float32, reference_float32, "pool_bind:bind_average"),
             "q31-double": Rule(lower_fixed("double"), reference_fixed, "pool_bind:bind_average"),
             "q31-single": Rule(lower_fixed("single"), reference_fixed, "pool_bind:bind_average"),
+            "neural-art": neural_art_arith.AVERAGE,
         },
     )
 )

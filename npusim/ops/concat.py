@@ -10,6 +10,7 @@ from npusim.ir import INTEGER_RANGE, Array, Site, TensorType
 from npusim.numerics import requant
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
+from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OpSpec, Rule, register
 
 
@@ -115,6 +116,7 @@ SPEC = register(
             "float32": Rule(lower_float32, reference, "elementwise:bind_concat"),
             "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_concat"),
             "q31-single": Rule(lower_fixed("single"), reference, "elementwise:bind_concat"),
+            "neural-art": neural_art_arith.CONCAT,
         },
     )
 )

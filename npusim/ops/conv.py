@@ -8,7 +8,9 @@ import numpy as np
 
 from npusim.ir import Array, Site, TensorType
 from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_passes import Segment, Window
 from npusim.numerics.requant import Requantizer
+from npusim.ops import neural_art_weighted
 from npusim.ops.base import OpSpec, Rule, register
 from npusim.ops.weighted import biased, centred, lower_fixed, lower_float32, weight_shape
 
@@ -88,6 +90,35 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return lowered.apply(acc, 1)
 
 
+def window(site: Site, form: str) -> Window:
+    """What the neural-art split of the kernel depends on."""
+    attrs: ConvAttrs = site.attrs
+    channels, depth, kh, kw = weight_shape(site)
+    rows, cols = (int(d or 1) for d in site.output.type.shape[2:])
+    height, width = (int(d or 1) for d in site.value(0).type.shape[2:])
+    return Window(
+        kernel=(kh, kw),
+        strides=attrs.strides,
+        depth=depth,
+        outputs=channels // attrs.group,
+        map_size=(height, width),
+        output_size=(rows, cols),
+        form=form,
+        depthwise=attrs.group > 1 and depth == 1,
+    )
+
+
+def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
+    """Sums over one part of the kernel: its channels of every group, its rows and columns."""
+    (top, bottom), (left, right), (first, last) = segment.rows, segment.columns, segment.channels
+    part = np.zeros_like(w[:, first:last])
+    part[:, :, top:bottom, left:right] = w[:, first:last, top:bottom, left:right]
+    grouped = x.reshape(x.shape[0], site.attrs.group, -1, *x.shape[2:])[:, :, first:last]
+    return accumulate(site, grouped.reshape(x.shape[0], -1, *x.shape[2:]), part)
+
+
+NEURAL_ART = neural_art_weighted.Geometry(window, lambda site, w: w, segment_sums, axis=1)
+
 SPEC = register(
     OpSpec(
         name="conv",
@@ -98,6 +129,7 @@ SPEC = register(
             "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_conv"),
             "q31-double": Rule(lower_fixed(sizes, "double"), reference, "conv_bind:bind_conv"),
             "q31-single": Rule(lower_fixed(sizes, "single"), reference, "conv_bind:bind_conv"),
+            "neural-art": neural_art_weighted.rule(NEURAL_ART),
         },
         macs=macs,
         weight=1,

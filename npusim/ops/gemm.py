@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from npusim.ir import Array, Site, TensorType
 from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_passes import Segment, Window
 from npusim.numerics.requant import Requantizer
+from npusim.ops import neural_art_weighted
 from npusim.ops.base import OpSpec, Rule, register
 from npusim.ops.weighted import biased, centred, lower_fixed, lower_float32, weight_shape
 
@@ -46,6 +50,26 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return lowered.apply(acc, -1)
 
 
+def window(site: Site, form: str) -> Window:
+    """A 1x1 convolution on the rows between batch and channels, one position for a vector."""
+    outputs, depth = sizes(site)
+    rows = int(np.prod([int(d or 1) for d in site.value(0).type.shape[1:-1]]))
+    return Window((1, 1), (1, 1), depth, outputs, (1, rows), (1, rows), form)
+
+
+def outputs_first(site: Site, w: Array) -> Array:
+    """Weights as [outputs, inputs]."""
+    return w if site.attrs.transposed else w.T
+
+
+def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
+    """Sums over the inputs of one pass."""
+    first, last = segment.channels
+    return np.asarray(x[..., first:last] @ outputs_first(site, w)[:, first:last].T)
+
+
+NEURAL_ART = neural_art_weighted.Geometry(window, outputs_first, segment_sums, axis=-1)
+
 SPEC = register(
     OpSpec(
         name="gemm",
@@ -60,6 +84,7 @@ SPEC = register(
             "q31-single": Rule(
                 lower_fixed(sizes, "single", float32_product=True), reference, "conv_bind:bind_gemm"
             ),
+            "neural-art": neural_art_weighted.rule(NEURAL_ART),
         },
         macs=macs,
         weight=1,

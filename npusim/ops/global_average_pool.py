@@ -10,6 +10,7 @@ from npusim.ir import Array, Site, TensorType
 from npusim.numerics import requant
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
+from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OpSpec, Rule, register
 
 
@@ -78,6 +79,7 @@ SPEC = register(
             "float32": Rule(lower_float32, reference, "pool_bind:bind_global_average"),
             "q31-double": Rule(lower_fixed("double"), reference, "pool_bind:bind_global_average"),
             "q31-single": Rule(lower_fixed("single"), reference, "pool_bind:bind_global_average"),
+            "neural-art": neural_art_arith.GLOBAL_AVERAGE,
         },
     )
 )
