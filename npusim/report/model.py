@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 
 PLACES: Mapping[str, str] = {
     "npu": "NPU",
-    "layout": "NPU (order of axes only)",
+    "layout": "layout only",
     "software": "software epoch",
 }
 

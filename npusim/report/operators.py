@@ -86,7 +86,7 @@ def operators_page() -> str:
     lines += ["", "## Arithmetic under each profile", ""]
     lines += ["Operators that are not listed only move or compare codes: every profile agrees.", ""]
     for name in profile_names():
-        lines += _profile_table(load_profile(name), operators)
+        lines += _profile_section(load_profile(name), operators)
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -98,12 +98,27 @@ def _onnx(op: SupportedOp) -> str:
     )
 
 
-def _profile_table(profile: Profile, operators: tuple[SupportedOp, ...]) -> list[str]:
-    rows = [
-        f"| {op.name} | {rule} | {level} | {source} |"
-        for op in operators
-        if (entry := op.rules.get(profile.name))
-        for rule, level, source in [entry]
+def _profile_section(profile: Profile, operators: tuple[SupportedOp, ...]) -> list[str]:
+    """A profile's rules and switches; of a variant ("family/variant") those that it changes."""
+    family, _, variant = profile.name.partition("/")
+    base = load_profile(family) if variant else None
+    rows = [(op.name, *op.rules[profile.name]) for op in operators if profile.name in op.rules]
+    rows += [
+        (f"{key} = {value}", "switch", *_why(profile, key)) for key, value in _switches(profile)
     ]
-    head = ["| operator | rule | evidence | source |", "|---|---|---|---|"]
-    return [f"### {profile.name}", "", profile.summary, "", *head, *rows, ""]
+    if base is not None:
+        known = {(op.name, *op.rules[base.name]) for op in operators if base.name in op.rules}
+        known |= {(f"{k} = {v}", "switch", *_why(base, k)) for k, v in _switches(base)}
+        rows = [row for row in rows if row not in known]
+    lines = [f"### {profile.name}", "", f"As {family}, except:" if base else profile.summary, ""]
+    lines += ["| operator or switch | rule | evidence | source |", "|---|---|---|---|"]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
+
+
+def _switches(profile: Profile) -> list[tuple[str, object]]:
+    return sorted(profile.switches.items())
+
+
+def _why(profile: Profile, switch: str) -> tuple[str, str]:
+    evidence = profile.evidence[f"switch {switch}"]
+    return evidence.level, evidence.source

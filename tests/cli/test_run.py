@@ -1,0 +1,151 @@
+"""npusim run: arrays in, arrays out, a record beside them, clear refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import npusim
+from npusim.cli import main
+
+ENGINES = ("fast", "numpy")
+
+
+def run(*arguments: object) -> int:
+    return main(["run", *map(str, arguments)])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_round_trip_equals_the_python_interface(
+    model_path: Path, images: np.ndarray, tmp_path: Path, engine: str
+) -> None:
+    source, target = tmp_path / "x.npz", tmp_path / "y.npz"
+    np.savez(source, image=images)
+    assert run(model_path, "--input", source, "--output", target, "--engine", engine) == 0
+    program = npusim.compile(npusim.load(model_path), engine="numpy")
+    wanted = program.run({"image": images})["scores"]
+    with np.load(target) as written:
+        assert written.files == ["scores"]
+        assert written["scores"].dtype == np.float32
+        np.testing.assert_array_equal(written["scores"], wanted)
+    assert np.unique(wanted).size > 3
+
+
+def test_single_arrays_as_npy(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images)
+    assert run(model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy") == 0
+    assert np.load(tmp_path / "y.npy").shape == (5, 4)
+
+
+def test_taps_are_written_too(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images)
+    arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    assert run(*arguments, "--taps", "h_c*", "--taps", "x_codes") == 0
+    with np.load(tmp_path / "y.npz") as written:
+        assert set(written.files) == {"scores", "h_codes", "x_codes"}
+        assert written["h_codes"].dtype == np.int8
+        assert written["h_codes"].shape == (5, 2, 4, 4)
+
+
+def test_the_run_is_recorded(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images)
+    arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    assert run(*arguments, "--profile", "tflite") == 0
+    record = json.loads((tmp_path / "y.run.json").read_text("utf-8"))
+    assert record["arguments"]["profile"] == "tflite"
+    assert set(record["inputs"]) == {str(model_path), str(tmp_path / "x.npy")}
+    assert set(record["outputs"]) == {str(tmp_path / "y.npz")}
+
+
+def test_results_do_not_depend_on_threads(
+    model_path: Path, images: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    for threads in (1, 3):
+        target = tmp_path / f"{threads}.npz"
+        source = tmp_path / "x.npy"
+        assert run(model_path, "--input", source, "--output", target, "--threads", threads) == 0
+    assert (tmp_path / "1.npz").read_bytes() == (tmp_path / "3.npz").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((5, 1, 6, 5), np.float32), "image"),
+        (np.zeros((5, 1, 6, 6), np.float64), "float64"),
+        (np.zeros((36,), np.float32), "image"),
+        (np.zeros((0, 1, 6, 6), np.float32), ""),
+        (np.array(["cat"]), "image"),
+    ],
+)
+def test_unfit_arrays_are_exit_code_3(
+    model_path: Path,
+    tmp_path: Path,
+    array: np.ndarray,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    np.save(tmp_path / "x.npy", array)
+    code = run(model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    shown = capsys.readouterr()
+    if array.size == 0:  # no image is a valid batch: its outputs are empty too
+        assert code in (0, 3)
+        return
+    assert code == 3
+    assert message in shown.err
+    assert len(shown.err.strip().splitlines()) == 1
+    assert not (tmp_path / "y.npz").exists()
+
+
+def test_missing_names_are_listed(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "x.npz", picture=images)
+    assert run(model_path, "--input", tmp_path / "x.npz", "--output", tmp_path / "y.npz") == 3
+    error = capsys.readouterr().err
+    assert "picture" in error
+    assert "image" in error
+
+
+def test_absent_files_are_exit_code_3(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    assert run(model_path, "--input", "absent.npz", "--output", tmp_path / "y.npz") == 3
+    assert "absent.npz" in capsys.readouterr().err
+    assert run("absent.onnx", "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz") == 3
+    assert "absent.onnx" in capsys.readouterr().err
+    assert run(tmp_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz") == 3
+    assert str(tmp_path) in capsys.readouterr().err
+
+
+def test_unwritable_outputs_and_unknown_names_are_usage_errors(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    given = (model_path, "--input", tmp_path / "x.npy")
+    assert run(*given, "--output", tmp_path / "y.txt") == 2
+    assert run(*given, "--output", tmp_path / "absent" / "y.npz") == 2
+    assert run(*given, "--output", tmp_path / "y.npz", "--profile", "abacus") == 2
+    assert "onnxruntime" in capsys.readouterr().err
+    assert run(*given, "--output", tmp_path / "y.npz", "--engine", "abacus") == 2
+    assert run(*given, "--output", tmp_path / "y.npz", "--taps", "nothing*") == 3
+    assert "nothing*" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
+
+
+@pytest.mark.parametrize("keep", [0, 1, 100, 0.5, 0.99])
+def test_truncated_models_are_exit_code_3(
+    model_path: Path, tmp_path: Path, keep: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = model_path.read_bytes()
+    size = int(keep * len(content)) if isinstance(keep, float) else keep
+    (tmp_path / "cut.onnx").write_bytes(content[:size])
+    assert main(["inspect", str(tmp_path / "cut.onnx")]) == 3
+    shown = capsys.readouterr()
+    assert "cut.onnx" in shown.err
+    assert "Traceback" not in shown.err
+    assert shown.out == ""
