@@ -46,13 +46,15 @@ CONV = np.dtype(
     ]
 )
 
-# One stretch of channels of one tap: where it is read and where in the panel row it goes.
+# Channels of one tap, or of neighbouring taps of a row, that lie together: where they are read and
+# where in the panel row they go.
 RUN = np.dtype(
     [
         ("ky", np.int64),
-        ("kx", np.int64),
-        ("channel", np.int64),
-        ("count", np.int64),
+        ("kx", np.int64),  # of the first tap
+        ("taps", np.int64),  # more than 1 only where dilation_x is 1 and count is all channels
+        ("channel", np.int64),  # the first one, within the group
+        ("count", np.int64),  # channels of each tap
         ("at", np.int64),
     ]
 )
@@ -64,23 +66,34 @@ def _gather(c: Any, group: Any, x: Any, first: Any, count: Any, panel: Any) -> N
     runs = carray(pointer(c.runs), c.run_count, RUN)
     pixels = c.rows * c.cols
     group_channels = c.channels // c.group
+    zero = np.int16(c.zero_point)
     for p in range(count):
         image, at = divmod(first + p, pixels)
-        row, col = divmod(at, c.cols)
+        top, left = at // c.cols * c.stride_y - c.top, at % c.cols * c.stride_x - c.left
         for r in range(c.run_count):
             run = runs[r]
-            iy = row * c.stride_y - c.top + run.ky * c.dilation_y
-            ix = col * c.stride_x - c.left + run.kx * c.dilation_x
-            to = panel[p, run.at : run.at + run.count]
-            if 0 <= iy < c.height and 0 <= ix < c.width:
-                start = ((image * c.height + iy) * c.width + ix) * c.channels
-                start += group * group_channels + run.channel
-                source = x[start : start + run.count]
-                zero = np.int16(c.zero_point)
-                for k in range(run.count):
-                    to[k] = np.int16(source[k]) - zero
-            else:
+            to = panel[p, run.at : run.at + run.taps * run.count]
+            iy, ix = top + run.ky * c.dilation_y, left + run.kx * c.dilation_x
+            # Taps begin .. end - 1 lie inside the image.
+            begin, end = min(max(-ix, 0), run.taps), max(min(c.width - ix, run.taps), 0)
+            if iy < 0 or iy >= c.height:
+                end = 0
+            if begin >= end:
                 to[:] = 0
+                continue
+            start = ((image * c.height + iy) * c.width + ix + begin) * c.channels
+            start += group * group_channels + run.channel
+            inside = (end - begin) * run.count
+            to[: begin * run.count] = 0
+            _copy_centred(x[start : start + inside], zero, to[begin * run.count :])
+            to[end * run.count :] = 0
+
+
+@njit_kernel
+def _copy_centred(source: Any, zero: Any, to: Any) -> None:
+    """to[i] = source[i] - zero for every element of source."""
+    for k in range(len(source)):
+        to[k] = np.int16(source[k]) - zero
 
 
 @njit_kernel
@@ -91,7 +104,6 @@ def _multiply_block(
     group_out = c.out_channels // c.group
     blocks = (group_out + CHANNELS - 1) // CHANNELS
     sums = carray(pointer(work), (c.block, CHANNELS), np.int32)
-    codes = carray(pointer(work + 4 * CHANNELS * c.block), (c.block, CHANNELS), np.uint8)
     y = carray(
         pointer(context.arena + c.y * context.batch),
         (context.batch * c.images * c.rows * c.cols, c.out_channels),
@@ -111,12 +123,9 @@ def _multiply_block(
                 start,
                 work + 4 * CHANNELS * p,
             )
-        finish(sums, count, e, channel, codes)
         lanes = min(CHANNELS, group_out - b * CHANNELS)
         to = group * group_out + b * CHANNELS
-        for p in range(count):
-            for k in range(lanes):
-                y[first + p, to + k] = codes[p, k]
+        finish(sums, e, channel, y[first : first + count, to : to + lanes])
 
 
 @step_kernel

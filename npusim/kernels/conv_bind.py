@@ -84,7 +84,7 @@ def _bind_dense(
     runs, order = _tap_order(g)
     depth = -(-g.inputs // 2) * 2
     block = max(1, _PANEL_BYTES // (2 * depth * PIXELS)) * PIXELS
-    builder.scratch(block * (2 * depth + 4 * CHANNELS + CHANNELS))
+    builder.scratch(block * (2 * depth + 4 * CHANNELS))
     rank = len(site.value(0).type.shape)
     axes = tuple(range(rank)) if last_axis else channels_last(rank)
     row = record(
@@ -111,7 +111,7 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
         return False
     lanes = -(-g.channels // CHANNELS) * CHANNELS
     taps = g.kernel[0] * g.kernel[1]
-    builder.scratch(g.cols * CHANNELS * 5)
+    builder.scratch(g.cols * CHANNELS * 4)
     axes = channels_last(len(site.value(0).type.shape))
     pack = partial(_write_depthwise, zero_points=_weight_zero_points(site, g))
     row = record(
@@ -152,9 +152,11 @@ def _sizes(g: Geometry) -> dict[str, int]:
 def _tap_order(g: Geometry) -> tuple[Array, Array]:
     """Runs of the natural order (kh, kw, channel), and where each weight goes: as it stands."""
     each = g.channels // g.group
-    runs = np.zeros(g.kernel[0] * g.kernel[1], RUN)
+    together = g.kernel[1] if g.group == 1 and g.dilations[1] == 1 else 1
+    runs = np.zeros(g.kernel[0] * g.kernel[1] // together, RUN)
     for i in range(len(runs)):
-        runs[i] = (i // g.kernel[1], i % g.kernel[1], 0, each, i * each)
+        ky, kx = divmod(i * together, g.kernel[1])
+        runs[i] = (ky, kx, together, 0, each, i * together * each)
     return runs, np.arange(g.inputs, dtype=np.int64)
 
 

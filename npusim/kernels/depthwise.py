@@ -88,7 +88,6 @@ def depthwise_step(row: Any, context_address: Any) -> None:
         np.uint8,
     )
     sums = carray(pointer(context.scratch), (d.cols, CHANNELS), np.int32)
-    codes = carray(pointer(context.scratch + 4 * CHANNELS * d.cols), (d.cols, CHANNELS), np.uint8)
     taps = d.kernel_y * d.kernel_x
     for channel in range(0, d.channels, CHANNELS):
         lanes = min(CHANNELS, d.channels - channel)
@@ -98,10 +97,7 @@ def depthwise_step(row: Any, context_address: Any) -> None:
         start = carray(pointer(context.packed + d.start + 4 * channel), CHANNELS, np.int32)
         for line in range(images * d.rows):
             _sum_row(d, x, weights, start, line // d.rows, line % d.rows, channel, sums)
-            finish(sums, d.cols, e, channel, codes)
-            for col in range(d.cols):
-                for k in range(lanes):
-                    y[line, col, channel + k] = codes[col, k]
+            finish(sums, e, channel, y[line, :, channel : channel + lanes])
 
 
 @njit_kernel

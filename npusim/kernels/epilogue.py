@@ -53,16 +53,13 @@ def _round_half_even(typing: Any, value: Any) -> Any:
 
 
 @njit_kernel
-def float_scale(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+def _float_scale(sums: Any, multiplier: Any, low: Any, high: Any, shifted: Any, out: Any) -> None:
     """onnxruntime: clip(rint(float32(sum) * multiplier) + zero_point)."""
-    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.float32)
-    low, high = np.float32(e.low - e.zero_point), np.float32(e.high - e.zero_point)
-    shifted = np.int32(e.zero_point + e.bias)
-    for p in range(pixels):
-        for c in range(CHANNELS):
-            scaled = _round_half_even(np.float32(sums[p, c]) * multiplier[c])
-            scaled = min(max(scaled, low), high)
-            out[p, c] = np.uint8(np.int32(scaled) + shifted)
+    for c in range(len(out)):
+        scaled = _round_half_even(np.float32(sums[c]) * multiplier[c])
+        scaled = low if scaled < low else scaled
+        scaled = high if scaled > high else scaled
+        out[c] = np.uint8(np.int32(scaled) + shifted)
 
 
 @njit_kernel
@@ -84,38 +81,44 @@ def _shift_half_away(value: Any, shift: Any) -> Any:
 
 
 @njit_kernel
-def fixed_double(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+def _fixed_double(sums: Any, multiplier: Any, shift: Any, e: Any, out: Any) -> None:
     """TFLite with two roundings: high half of the doubled product, then a rounded shift."""
-    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
-    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
-    for p in range(pixels):
-        for c in range(CHANNELS):
-            left, right = max(shift[c], 0), max(-shift[c], 0)
-            shifted = min(max(np.int64(sums[p, c]) << left, _INT32_MIN), _INT32_MAX)
-            value = _high_half(shifted, multiplier[c])
-            code = _shift_half_away(value, right) + e.zero_point
-            out[p, c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+    for c in range(len(out)):
+        left, right = max(shift[c], 0), max(-shift[c], 0)
+        shifted = min(max(np.int64(sums[c]) << left, _INT32_MIN), _INT32_MAX)
+        code = _shift_half_away(_high_half(shifted, multiplier[c]), right) + e.zero_point
+        out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
 
 
 @njit_kernel
-def fixed_single(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
+def _fixed_single(sums: Any, multiplier: Any, shift: Any, e: Any, out: Any) -> None:
     """TFLite with one rounding of the whole product, half up."""
-    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
-    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
-    for p in range(pixels):
-        for c in range(CHANNELS):
-            total = 31 - shift[c]
-            product = np.int64(sums[p, c]) * np.int64(multiplier[c])
-            code = ((product + (np.int64(1) << (total - 1))) >> total) + e.zero_point
-            out[p, c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+    for c in range(len(out)):
+        total = 31 - shift[c]
+        product = np.int64(sums[c]) * np.int64(multiplier[c])
+        code = ((product + (np.int64(1) << (total - 1))) >> total) + e.zero_point
+        out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
 
 
 @njit_kernel
-def finish(sums: Any, pixels: Any, e: Any, channel: Any, out: Any) -> None:
-    """sums int32 [pixels, 16] of channels from ``channel`` on -> biased codes uint8 of that shape."""
+def finish(sums: Any, e: Any, channel: Any, out: Any) -> None:
+    """Stored codes of a block of pixels.
+
+    sums: int32 [pixels, 16], of the (padded) channels from ``channel`` on. out: uint8
+    [pixels, lanes], lanes <= 16. Loops over lanes have a length that is not known when compiled:
+    LLVM would unroll sixteen steps and then vectorize none of them.
+    """
     if e.rule == FLOAT_SCALE:
-        float_scale(sums, pixels, e, channel, out)
-    elif e.rule == FIXED_DOUBLE:
-        fixed_double(sums, pixels, e, channel, out)
-    else:
-        fixed_single(sums, pixels, e, channel, out)
+        scales = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.float32)
+        low, high = np.float32(e.low - e.zero_point), np.float32(e.high - e.zero_point)
+        shifted = np.int32(e.zero_point + e.bias)
+        for p in range(len(out)):
+            _float_scale(sums[p], scales, low, high, shifted, out[p])
+        return
+    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
+    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
+    for p in range(len(out)):
+        if e.rule == FIXED_DOUBLE:
+            _fixed_double(sums[p], multiplier, shift, e, out[p])
+        else:
+            _fixed_single(sums[p], multiplier, shift, e, out[p])

@@ -126,7 +126,6 @@ def sum_step(row_address: Any, context_address: Any) -> None:
     x, y = _arrays(p, context)
     counts = carray(pointer(p.counts), p.rows * p.cols, np.int64)
     sums = carray(pointer(context.scratch), (1, CHANNELS), np.int32)
-    codes = carray(pointer(context.scratch + 4 * CHANNELS), (1, CHANNELS), np.uint8)
     for i in range(len(y)):
         image, at = divmod(i, p.rows * p.cols)
         for channel in range(0, p.channels, CHANNELS):
@@ -139,9 +138,7 @@ def sum_step(row_address: Any, context_address: Any) -> None:
                         sums[0, k] += np.int32(x[start + channel + k])
             for k in range(lanes):
                 sums[0, k] = _centred(np.int64(sums[0, k]), counts[at], p)
-            finish(sums, 1, e, channel, codes)
-            for k in range(lanes):
-                y[i, channel + k] = codes[0, k]
+            finish(sums, e, channel, y[i : i + 1, channel : channel + lanes])
 
 
 @njit_kernel

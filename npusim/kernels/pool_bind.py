@@ -59,7 +59,7 @@ def _sums(builder: Builder, site: Site, lowered: FloatScale | FixedPoint, row: A
     finish = epilogue(_for_channels(lowered, int(row["channels"][0])), builder, site.output, 1)
     assert finish is not None
     row["epilogue"] = finish
-    builder.scratch(5 * CHANNELS)
+    builder.scratch(4 * CHANNELS)
     builder.native(sum_step, row)
     return True
 
