@@ -1,0 +1,162 @@
+"""Checkpoints: everything a run needs to go on as if it had never stopped, in one HDF5 file.
+
+Writing is atomic: the file is made in memory, written to a temporary file in the same directory,
+flushed to the disk and renamed over the old one. (HDF5 itself cannot be relied on to survive a
+full disk, hence the detour over memory.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+
+from npusim.errors import CheckpointError
+from npusim.zo.reference import exposed
+from npusim.zo.schedulers import State
+from npusim.zo.state import TrainState
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a checkpoint file.
+
+    header: line 0 of the log that it belongs to; holds settings, model CRC, lowering, table.
+    run: options of the run that decide no weight of a step but what the run is (its data).
+    log_bytes: length of the log at this point.
+    weights_crc: CRC of all weights as exposed at this point.
+    """
+
+    header: Mapping[str, Any]
+    run: Mapping[str, Any]
+    state: TrainState
+    log_bytes: int
+    weights_crc: int
+
+    def codes(self) -> dict[str, npt.NDArray[np.int8]]:
+        """Trained tensor name -> codes [O, P] as exposed at this point."""
+        bits = self.header["fraction_bits"]
+        names = [tensor["name"] for tensor in self.header["tensors"]]
+        return {n: exposed(w, bits) for n, w in zip(names, self.state.weights, strict=True)}
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Replace the file at ``path`` in one step.
+
+    Raises CheckpointError where it cannot be written; the old file is then as it was.
+    """
+    image = _to_hdf5(checkpoint)
+    try:
+        write_atomically(path, image)
+    except OSError as error:
+        raise CheckpointError(
+            f"the checkpoint cannot be written: {error.strerror}",
+            where=str(path),
+            hint="The previous checkpoint, if any, is intact: make room and use --resume.",
+        ) from error
+
+
+def write_atomically(path: Path, data: bytes | memoryview) -> None:
+    """Temporary file beside ``path``, fsync, rename, fsync of the directory.
+
+    Raises OSError; the temporary file is then removed.
+    """
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint.
+
+    Raises CheckpointError where the file is missing, damaged or of another version.
+    """
+    if not path.is_file():
+        raise CheckpointError(
+            "there is no checkpoint here", where=str(path),
+            hint="Start the run without --resume.",
+        )
+    try:
+        with h5py.File(path, "r") as file:
+            _check_schema(file, path)
+            return _from_hdf5(file)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise CheckpointError("the checkpoint is damaged", where=str(path), got=error) from error
+
+
+def _to_hdf5(checkpoint: Checkpoint) -> memoryview:
+    buffer = io.BytesIO()
+    state = checkpoint.state
+    with h5py.File(buffer, "w") as file:
+        file.attrs["schema_version"] = SCHEMA_VERSION
+        file.attrs["log_bytes"] = checkpoint.log_bytes
+        file.attrs["weights_crc"] = checkpoint.weights_crc
+        file.attrs["step"] = state.step
+        file.attrs["forwards"] = state.forwards
+        # As data sets: an attribute is limited to 64 kB.
+        file["header"] = json.dumps(checkpoint.header)
+        file["run"] = json.dumps(checkpoint.run)
+        file["scheduler"] = json.dumps(dataclasses.asdict(state.scheduler))
+        file["still"] = state.still
+        file["still_steps"] = state.still_steps
+        file["warned"] = state.warned
+        for tensor, array in zip(checkpoint.header["tensors"], state.weights, strict=True):
+            file[f"weights/{tensor['id']}"] = array
+            file[f"weights/{tensor['id']}"].attrs["name"] = tensor["name"]
+    return buffer.getbuffer()
+
+
+def _check_schema(file: h5py.File, path: Path) -> None:
+    found = file.attrs.get("schema_version")
+    if found != SCHEMA_VERSION:
+        raise CheckpointError(
+            "this is not a checkpoint of this version of npusim", where=str(path),
+            got=f"schema {found}", wanted=f"schema {SCHEMA_VERSION}",
+        )
+
+
+def _from_hdf5(file: h5py.File) -> Checkpoint:
+    header = json.loads(file["header"][()])
+    state = TrainState(
+        weights=tuple(file[f"weights/{t['id']}"][()] for t in header["tensors"]),
+        scheduler=State.from_json(json.loads(file["scheduler"][()])),
+        step=int(file.attrs["step"]),
+        forwards=int(file.attrs["forwards"]),
+        still=file["still"][()],
+        still_steps=int(file["still_steps"][()]),
+        warned=file["warned"][()],
+    )
+    return Checkpoint(
+        header,
+        json.loads(file["run"][()]),
+        state,
+        int(file.attrs["log_bytes"]),
+        int(file.attrs["weights_crc"]),
+    )

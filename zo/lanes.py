@@ -1,0 +1,173 @@
+"""Forward passes at perturbed weights, one perturbation a thread, and updates in blocks.
+
+A lane is one thread's memory: a worker of the core program and one scratch tensor. Tasks take a
+free lane, so that neither losses nor weights depend on which thread did what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from npusim.program import AnyWorker
+from npusim.weights import WeightStore
+from npusim.zo.estimator import Evaluation
+from npusim.zo.loss import IntegerCrossEntropy
+from npusim.zo.network import Labelled, TrainedNetwork
+from npusim.zo.reference import Where, exposed
+from npusim.zo.rng import Key
+from npusim.zo.tensors import Trained
+from npusim.zo.updates import Kernels
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Where a forward pass stands: step and key of the random numbers, mu, and the weights' kind."""
+
+    step: int
+    key: Key
+    mu: int
+    fraction_bits: int
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one thread needs. chunk: images of one forward call at most."""
+
+    worker: AnyWorker
+    scratch: npt.NDArray[np.int8]
+    tensors: tuple[Trained, ...]
+    kernels: Kernels
+    loss: IntegerCrossEntropy
+    chunk: int
+
+    def perturb(
+        self, weights: Sequence[npt.NDArray[Any]], evaluation: Evaluation, point: Point
+    ) -> None:
+        """Give the worker sat(w + side * mu * z_k), built from the stored weights."""
+        amount = evaluation.side * point.mu
+        for tensor, state in zip(self.tensors, weights, strict=True):
+            out = self.scratch[: tensor.size].reshape(tensor.shape)
+            where = Where(0, tensor.id, point.step, point.key)
+            bits = point.fraction_bits
+            self.kernels.perturb(state, out, bits, amount, tensor.sat, where, evaluation.k)
+            self.worker.set_weight(tensor.name, out)
+
+    def expose(self, weights: Sequence[npt.NDArray[Any]], fraction_bits: int) -> None:
+        """Give the worker the weights as they are."""
+        for tensor, state in zip(self.tensors, weights, strict=True):
+            self.worker.set_weight(tensor.name, exposed(state, fraction_bits))
+
+    def measure(self, data: Labelled) -> tuple[int, int]:
+        """(sum of the Q16 losses, correct answers) over the images, whatever the chunk."""
+        loss_sum = correct = 0
+        for start in range(0, len(data), self.chunk):
+            labels = data.labels[start : start + self.chunk]
+            (logits,) = self.worker.forward((data.codes[start : start + self.chunk],))
+            scores = logits.reshape(len(labels), -1)
+            loss_sum += int(self.loss(scores, labels).sum())
+            correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
+        return loss_sum, correct
+
+
+class Threads:
+    """A pool that maps in order; one thread means no pool. Use it as a context manager."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool = ThreadPoolExecutor(count) if count > 1 else None
+
+    def __enter__(self) -> Threads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def map(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """The results in the order of the items."""
+        if self._pool is None:
+            return [function(item) for item in items]
+        return list(self._pool.map(function, items))
+
+
+class Lanes:
+    """One lane a thread.
+
+    Args:
+        network: whose core is run. store: all weights of the network.
+        tensors: the trained ones. kernels: see npusim.zo.updates.Kernels.
+        threads: the pool. chunk: images of one forward call at most.
+    """
+
+    def __init__(
+        self,
+        network: TrainedNetwork,
+        tensors: tuple[Trained, ...],
+        kernels: Kernels,
+        store: WeightStore,
+        threads: Threads,
+        chunk: int,
+    ) -> None:
+        self._free: SimpleQueue[Lane] = SimpleQueue()
+        largest = max(t.size for t in tensors)
+        for _ in range(threads.count):
+            worker = network.core.worker(chunk)
+            worker.load(_part_of(store, network.core.weights))
+            scratch = np.empty(largest, np.int8)
+            self._free.put(Lane(worker, scratch, tensors, kernels, network.loss, chunk))
+        self.threads = threads
+
+    def losses(
+        self,
+        weights: Sequence[npt.NDArray[Any]],
+        evaluations: Sequence[Evaluation],
+        batch: Labelled,
+        point: Point,
+    ) -> npt.NDArray[np.int64]:
+        """The batch sum of the Q16 losses of every evaluation, int64, in their order."""
+
+        def one(evaluation: Evaluation) -> int:
+            with self._lane() as lane:
+                lane.perturb(weights, evaluation, point)
+                return lane.measure(batch)[0]
+
+        return np.array(self.threads.map(one, evaluations), np.int64)
+
+    def evaluate(
+        self, weights: Sequence[npt.NDArray[Any]], fraction_bits: int, data: Labelled
+    ) -> tuple[int, int]:
+        """(sum of the Q16 losses, correct answers) at the unperturbed weights."""
+        share = -(-len(data) // self.threads.count)
+        bounds = [slice(i, i + share) for i in range(0, len(data), share)]
+
+        def one(bound: slice) -> tuple[int, int]:
+            with self._lane() as lane:
+                lane.expose(weights, fraction_bits)
+                return lane.measure(Labelled(data.codes[bound], data.labels[bound]))
+
+        parts = self.threads.map(one, bounds)
+        return sum(p[0] for p in parts), sum(p[1] for p in parts)
+
+    @contextmanager
+    def _lane(self) -> Iterator[Lane]:
+        lane = self._free.get()
+        try:
+            yield lane
+        finally:
+            self._free.put(lane)
+
+
+def _part_of(store: WeightStore, part: WeightStore) -> WeightStore:
+    """The weights of a part of the network, with the codes of the whole one's store."""
+    return part.replaced({t.name: store.codes(t.name) for t in part.tensors})

@@ -1,0 +1,82 @@
+"""Rebuilding every weight of a run from the model, the log's header and its coefficients D_k."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from npusim.errors import CheckpointError
+from npusim.ir import Graph
+from npusim.weights import WeightStore
+from npusim.zo.algorithm import Settings, compose
+from npusim.zo.lanes import Threads
+from npusim.zo.log import read_log
+from npusim.zo.reference import exposed
+from npusim.zo.state import initial_state
+from npusim.zo.step import apply_update
+from npusim.zo.tensors import exposed_store, select_trained
+from npusim.zo.updates import Kernels
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The outcome.
+
+    steps: replayed. compared: how many CRCs the log holds. mismatch: the first step after which
+    the CRC differs from the log's, None where all are equal. store: the rebuilt weights.
+    """
+
+    steps: int
+    compared: int
+    mismatch: int | None
+    crc: int
+    store: WeightStore
+
+
+def replay_log(
+    path: Path, graph: Graph, store: WeightStore, kernels: Kernels, threads: Threads
+) -> Replayed:
+    """Replay a log on the weights it started from.
+
+    Raises CheckpointError where the log is damaged, or was made from other weights.
+    """
+    records = read_log(path)
+    header = next(records, None)
+    if header is None:
+        raise CheckpointError("the log is empty", where=str(path))
+    if header["model_crc"] != store.crc():
+        raise CheckpointError(
+            "the log was made from other weights than the model holds",
+            where=str(path),
+            got=f"CRC {store.crc():08x}",
+            wanted=f"{header['model_crc']:08x}",
+            hint="Give the model file that the run started from.",
+        )
+    algorithm = compose(Settings.from_json(header["settings"]))
+    tensors = select_trained(
+        graph, store, algorithm.settings.train_layers, algorithm.direction.purpose
+    )
+    state = initial_state(algorithm.update, algorithm.scheduler, tensors, store)
+
+    def rebuilt() -> WeightStore:
+        bits = algorithm.update.fraction_bits
+        return exposed_store(store, tensors, [exposed(w, bits) for w in state.weights])
+
+    steps, compared, mismatch = 0, 0, None
+    for record in records:
+        if record["type"] == "step":
+            plans = header["table"][record["q_index"]][record["lr_index"]]
+            coefficients = np.array(record["d"], np.int64)
+            apply_update(
+                threads, kernels, algorithm, tensors, state.weights, coefficients, plans,
+                record["step"],
+            )
+            steps = record["step"] + 1
+        if "crc" in record:
+            compared += 1
+            if mismatch is None and rebuilt().crc() != record["crc"]:
+                mismatch = steps
+    final = rebuilt()
+    return Replayed(steps, compared, mismatch, final.crc(), final)
