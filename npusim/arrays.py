@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from npusim.errors import DataError, UsageError
+from npusim.files import replacing
 from npusim.ir import Array
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -77,19 +78,14 @@ def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:
         raise UsageError(
             f"{len(arrays)} arrays do not fit one .npy", where=str(path), wanted="a .npz"
         )
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("wb") as file:
-            if path.suffix == ".npy":
-                np.save(file, next(iter(arrays.values())), allow_pickle=False)
-            else:
-                with zipfile.ZipFile(file, "w") as archive:
-                    for name, array in arrays.items():
-                        with archive.open(zipfile.ZipInfo(f"{name}.npy", EPOCH), "w") as member:
-                            np.lib.format.write_array(member, array, allow_pickle=False)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as file:
+        if path.suffix == ".npy":
+            np.save(file, next(iter(arrays.values())), allow_pickle=False)
+            return
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(zipfile.ZipInfo(f"{name}.npy", EPOCH), "w") as member:
+                    np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def check_output(path: Path) -> None:

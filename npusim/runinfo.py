@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from npusim._version import __version__
+from npusim.files import replacing
 
 SCHEMA_VERSION = 1
 PACKAGES = ("numpy", "numba", "llvmlite", "onnx", "onnxruntime", "h5py", "pillow", "scikit-learn")
@@ -52,9 +53,8 @@ def write_run_info(
         "outputs": {str(file): fingerprint(Path(file)) for file in outputs},
         **facts,
     }
-    temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(info, indent=2, default=str) + "\n", "utf-8")
-    temporary.replace(path)
+    with replacing(path) as file:
+        file.write((json.dumps(info, indent=2, default=str) + "\n").encode())
 
 
 def versions() -> dict[str, str]:
