@@ -119,6 +119,11 @@ def fixed_point(
     return FixedPoint(multiplier, shift, how, zero_point, *clamp)
 
 
+def mean_float32(sx: np.float32, sy: np.float32, positions: int) -> np.float32:
+    """onnxruntime's multiplier of a global average: float32(sx / float32(sy * positions))."""
+    return np.float32(sx / np.float32(sy * np.float32(positions)))
+
+
 def mean_fixed_point(
     ratio: float, positions: int, channels: int, how: str, zero_point: int, clamp: tuple[int, int]
 ) -> FixedPoint:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 
@@ -29,30 +30,51 @@ def infer(site: Site) -> TensorType:
 
 @dataclass(frozen=True)
 class AddFloat32(requant.TwoOperands):
-    """clip(rint(fma(x1, ratio1, fma(x2, ratio2, offset)))) on raw codes, all in float32.
+    """clip(rint(fma(a, ratio_a, fma(b, ratio_b, offset)))) on raw codes, all in float32.
 
-    ratio = s/sy; offset = float32(zy - fma(ratio1, z1, float32(ratio2 * z2))).
+    ratio = s/sy; offset = float32(zy - fma(ratio_a, za, float32(ratio_b * zb))).
+    exchanged: b is the first operand and a the second, else a is the first.
     """
 
-    ratio1: float
-    ratio2: float
+    ratio_a: float
+    ratio_b: float
     offset: float
+    exchanged: bool
     lo: int
     hi: int
 
     def apply(self, x1: Array, x2: Array) -> Array:
-        second = rounding.fused_multiply_add(x2, self.ratio2, self.offset)
-        total = rounding.fused_multiply_add(x1, self.ratio1, second)
+        a, b = (x2, x1) if self.exchanged else (x1, x2)
+        of_b = rounding.fused_multiply_add(b, self.ratio_b, self.offset)
+        total = rounding.fused_multiply_add(a, self.ratio_a, of_b)
         return rounding.round_half_even(total, 0, self.lo, self.hi)
 
 
+def repeats_first(site: Site) -> bool:
+    """True where broadcasting holds the first operand still along the innermost axis that counts.
+
+    onnxruntime's kernel wants the repeated operand second and exchanges the two, which changes
+    the order of the additions. The batch counts as more than one image.
+    """
+    shapes = (reversed(site.value(i).type.shape) for i in (0, 1))
+    for first, second in zip_longest(*shapes, fillvalue=1):
+        if first != second:
+            return first == 1
+        if first != 1:
+            return False
+    return False
+
+
 def lower_float32(site: Site, profile: Profile) -> Lowered:
-    (s1, z1), (s2, z2) = site.qparams(0).scalar(), site.qparams(1).scalar()
+    exchanged = repeats_first(site)
+    a, b = (1, 0) if exchanged else (0, 1)
+    (sa, za), (sb, zb) = site.qparams(a).scalar(), site.qparams(b).scalar()
     sy, zy = site.output_qparams.scalar()
-    ratio1, ratio2 = s1 / sy, s2 / sy
-    taken_off = rounding.fused_multiply_add(ratio1, z1, ratio2 * np.float32(z2))
+    ratio_a, ratio_b = sa / sy, sb / sy
+    taken_off = rounding.fused_multiply_add(ratio_a, za, ratio_b * np.float32(zb))
     offset = np.float32(zy) - taken_off
-    return AddFloat32(float(ratio1), float(ratio2), float(offset), *site.attrs.clamp)
+    lo, hi = site.attrs.clamp
+    return AddFloat32(float(ratio_a), float(ratio_b), float(offset), exchanged, lo, hi)
 
 
 def lower_fixed(how: str) -> Lower:

@@ -37,17 +37,29 @@ class AveragePoolFloat32(Lowered):
         return rounding.round_half_even(code, 0, self.lo, self.hi)
 
 
+def covers_image(site: Site) -> bool:
+    """True where one window is the whole, unpadded image."""
+    return site.attrs.kernel == site.value(0).type.shape[2:] and not any(site.attrs.pads)
+
+
 def lower_float32(site: Site, profile: Profile) -> Lowered:
+    """onnxruntime takes its global pool's arithmetic where the window covers the image."""
     (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
+    if covers_image(site):
+        kernel, channels = site.attrs.kernel, int(site.value(0).type.shape[1] or 1)
+        ratio = requant.mean_float32(sx, sy, kernel[0] * kernel[1])
+        return requant.float_scale(ratio, channels, zy, site.attrs.clamp)
     return AveragePoolFloat32(float(sx), float(sy), zy, *site.attrs.clamp)
 
 
 def reference_float32(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> Array:
     x = inputs[0]
     assert x is not None
+    centred = padded(site, x - site.qparams(0).zero_points(), 0)
+    if isinstance(lowered, requant.FloatScale):
+        return lowered.apply(np.sum(list(taps(site, centred)), axis=0), 1)
     assert isinstance(lowered, AveragePoolFloat32)
-    centred = padded(site, x - site.qparams(0).zero_points(), 0).astype(np.float32)
-    real = taps(site, centred * np.float32(lowered.input_scale))
+    real = taps(site, centred.astype(np.float32) * np.float32(lowered.input_scale))
     total = functools.reduce(np.add, real)
     return lowered.apply(total / counted(site).astype(np.float32))
 

@@ -43,7 +43,7 @@ def channels(site: Site) -> int:
 def lower_float32(site: Site, profile: Profile) -> Lowered:
     """onnxruntime: multiplier = float32(sx / float32(sy * N))."""
     (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
-    ratio = sx / (sy * np.float32(positions(site)))
+    ratio = requant.mean_float32(sx, sy, positions(site))
     return requant.float_scale(ratio, channels(site), zy, site.attrs.clamp)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.ir import Array, Site, TensorType
-from npusim.numerics import requant
+from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
@@ -27,10 +27,28 @@ def infer(site: Site) -> TensorType:
     return TensorType(site.output.type.dtype, shape)
 
 
+@dataclass(frozen=True)
+class MulFloat32(requant.Requantizer):
+    """clip(rint(float32(float32(acc) * multiplier) + zero_point)), acc = (x1 - z1) * (x2 - z2).
+
+    The zero point is added before rounding, so ties depend on its parity.
+    """
+
+    multiplier: float
+    zero_point: int
+    lo: int
+    hi: int
+
+    def apply(self, acc: Array, axis: int) -> Array:
+        scaled = acc.astype(np.float32) * np.float32(self.multiplier)
+        return rounding.round_half_even(scaled + np.float32(self.zero_point), 0, self.lo, self.hi)
+
+
 def lower_float32(site: Site, profile: Profile) -> Lowered:
+    """onnxruntime: multiplier = float32(float32(s1 * s2) / sy)."""
     (s1, _), (s2, _) = site.qparams(0).scalar(), site.qparams(1).scalar()
     sy, zy = site.output_qparams.scalar()
-    return requant.float_scale(s1 * s2 / sy, 1, zy, site.attrs.clamp)
+    return MulFloat32(float(s1 * s2 / sy), zy, *site.attrs.clamp)
 
 
 def lower_fixed(how: str) -> Lower:

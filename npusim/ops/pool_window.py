@@ -85,14 +85,13 @@ def taps(site: Site, x: Array) -> Iterator[Array]:
 def counted(site: Site) -> Array:
     """How many elements each window's mean is over: int64 [rows, cols].
 
-    Padding counts only where count_include_pad says so; what a last window in ceil_mode hangs over
-    never does.
+    With count_include_pad it is the whole kernel, even where a last window in ceil_mode hangs over
+    the padding: so onnxruntime's QLinearAveragePool.
     """
     attrs: PoolAttrs = site.attrs
+    if attrs.count_include_pad:
+        return np.full(output_sizes(site), attrs.kernel[0] * attrs.kernel[1], np.int64)
     height, width = (int(d or 1) for d in site.value(0).type.shape[2:])
     inside = padded(site, np.ones((1, 1, height, width), np.int64), 0)
-    if attrs.count_include_pad:
-        top, left, bottom, right = attrs.pads
-        inside[:, :, : top + height + bottom, : left + width + right] = 1
     counts: Array = np.sum(list(taps(site, inside)), axis=0)[0, 0]
     return counts
