@@ -8,7 +8,7 @@ end). Magnitudes stay below 2**62: int16 streams, 16-bit multipliers and 32-bit 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
@@ -19,7 +19,7 @@ from npusim.errors import UsageError
 from npusim.ir import Array
 from npusim.numerics import rounding
 from npusim.numerics.lowered import Lowered
-from npusim.numerics.neural_art_lowering import GAIN_BITS
+from npusim.numerics.neural_art_lowering import GAIN_BITS, GAIN_MAX, SHIFT_MAX
 from npusim.numerics.neural_art_passes import Segment, Split, segments
 from npusim.numerics.requant import along
 from npusim.numerics.rounding import INT16_MAX, INT16_MIN, INT32_MAX, INT32_MIN, Int64
@@ -68,8 +68,48 @@ def chain(sums: Iterable[tuple[Segment, Int64]], shift: int, ties: str) -> Strea
     return Stream(total, saturated)
 
 
+_MULTIPLIER, _CONSTANT = (INT16_MIN, INT16_MAX), (INT32_MIN, INT32_MAX)
+_SHIFT, _CODE, _SIZE = (0, SHIFT_MAX), (-128, 127), (1, INT32_MAX)
+_RANGES: Mapping[str, tuple[int, int]] = MappingProxyType(
+    {
+        **dict.fromkeys(("rows", "columns", "channels", "counts"), _SIZE),
+        **dict.fromkeys(("multiplier", "multipliers", "final_multiplier"), _MULTIPLIER),
+        **dict.fromkeys(("shift", "shifts", "multiplier_shift", "final_shift"), _SHIFT),
+        **dict.fromkeys(("pre_shift", "pre_shifts", "constant_shift"), _SHIFT),
+        **dict.fromkeys(("constant", "bias"), _CONSTANT),
+        **dict.fromkeys(("lo", "hi", "zeros"), _CODE),
+        "gain": (0, GAIN_MAX),
+    }
+)
+"""Smallest and largest value of the fields below, whichever class has them."""
+
+
 @dataclass(frozen=True)
-class Convolution(Lowered):
+class Numbers(Lowered):
+    """Numbers that an override file may have changed: each must fit the hardware's width.
+
+    Raises UsageError where one does not.
+    """
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("ties", "pre_rounding") and value not in SHIFTS:
+                raise UsageError(
+                    "no rounding of this name",
+                    where=field.name,
+                    got=value,
+                    wanted=", ".join(SHIFTS),
+                )
+            lo, hi = _RANGES.get(field.name, (None, None))
+            if lo is not None and not (lo <= np.min(value) and np.max(value) <= hi):
+                raise UsageError(
+                    "a number does not fit", where=field.name, got=value, wanted=f"{lo}..{hi}"
+                )
+
+
+@dataclass(frozen=True)
+class Convolution(Numbers):
     """The part that every convolution and Gemm shares: split, shift, and the 32-bit constant.
 
     form: how features reach the unit: "unsigned", "signed" or "wide" (16 bits); it bounds the
@@ -100,6 +140,7 @@ class Convolution(Lowered):
     dropped: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.channels) != len(self.rows) * len(self.columns):
             raise UsageError(
                 "channels must hold (channels a unit, units, passes) for every piece",
@@ -206,7 +247,7 @@ def _same_total(name: str, old: int, new: int) -> None:
 
 
 @dataclass(frozen=True)
-class Rescale(Lowered):
+class Rescale(Numbers):
     """out = sat8(round(((A * x >> pre_shift) + C) >> shift)): one arithmetic step on codes.
 
     Requantize, an operand of Concat, and the step after a global average (pre_shift 8).
@@ -231,7 +272,7 @@ class Rescale(Lowered):
 
 
 @dataclass(frozen=True)
-class Keep(Lowered):
+class Keep(Numbers):
     """Same scale and zero point on both sides: saturation only [inferred for Concat]."""
 
     lo: int
@@ -244,14 +285,14 @@ class Keep(Lowered):
 
 
 @dataclass(frozen=True)
-class Joined(Lowered):
+class Joined(Numbers):
     """Concat: a Rescale or Keep for each operand."""
 
     operands: tuple[Rescale | Keep, ...]
 
 
 @dataclass(frozen=True)
-class AddStep(Lowered):
+class AddStep(Numbers):
     """out = sat8(round(((A*x1 >> a) + (B*x2 >> b) + (C << c)) >> shift)), signed raw codes."""
 
     multipliers: tuple[int, int]
@@ -276,7 +317,7 @@ class AddStep(Lowered):
 
 
 @dataclass(frozen=True)
-class MulSteps(Lowered):
+class MulSteps(Numbers):
     """Three arithmetic steps [fields from descriptors; never replayed; order inferred].
 
     p = sat16(round(x1 * (x2 - z2) >> shift)); q = sat16(round(((p << shift) - z1 * (x2 - z2)) >>
@@ -298,7 +339,7 @@ class MulSteps(Lowered):
 
 
 @dataclass(frozen=True)
-class GlobalAverage(Lowered):
+class GlobalAverage(Numbers):
     """x16 = sat16(round(sum * multiplier >> shift)), 8 fraction bits; then rescale [silicon]."""
 
     multiplier: int
@@ -316,7 +357,7 @@ class GlobalAverage(Lowered):
 
 
 @dataclass(frozen=True)
-class WindowAverage(Lowered):
+class WindowAverage(Numbers):
     """AveragePool: sat8(round(sum * multiplier >> shift)), then ``rescale`` to the output.
 
     counts: the window sizes that occur (one, unless padding is left out of the mean [inferred]);
