@@ -6,6 +6,7 @@ chosen: ``npusim --help`` must answer at once, and the numeric libraries take se
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -94,6 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     used, 4 board, 70 an error of npusim itself, 130 interrupted, 141 the reader of the output left.
     """
     session = Session()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a file's name may be no text at all
     try:
         line = list(sys.argv[1:] if arguments is None else arguments)
         with group.make_context("npusim", line, obj=session) as context:

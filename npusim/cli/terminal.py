@@ -62,7 +62,7 @@ def emit_table(table: Table) -> None:
     """A result as a table, as wide as it needs to be where nobody's terminal limits it."""
     from rich.console import Console
 
-    console = Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
     console.print(table)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,12 @@ def test_text(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_no_model(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", name]) == 3
     assert name in capsys.readouterr().err
+
+
+def test_a_name_that_is_no_text(model_path: Path, tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path) + b"/tiny\xff.onnx"
+    Path(os.fsdecode(path)).write_bytes(model_path.read_bytes())
+    command = [sys.executable, "-m", "npusim.cli", "inspect", path]
+    result = subprocess.run(command, capture_output=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert rb"tiny\udcff.onnx" in result.stdout

@@ -8,6 +8,7 @@ from types import ModuleType
 
 import click
 import pytest
+from rich.table import Table
 
 import npusim.cli
 from npusim.cli import VERBS, main
@@ -18,7 +19,7 @@ from npusim.cli.options import (
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import say, track, verbosity
+from npusim.cli.terminal import emit_table, say, track, verbosity
 from npusim.errors import BoardError, DataError, NumericsError, UsageError
 
 
@@ -177,3 +178,10 @@ def test_messages_follow_the_verbosity(
     for options, lines in ((["-q"], 1), ([], 2), (["-v"], 3)):
         assert main(["ops", *options]) == 0
         assert len(capsys.readouterr().err.splitlines()) == lines
+
+
+def test_tables_show_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = Table("node", box=None)
+    table.add_row("conv[/x] [bold] :smile:")
+    emit_table(table)
+    assert "conv[/x] [bold] :smile:" in capsys.readouterr().out
