@@ -7,13 +7,14 @@ from itertools import zip_longest
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
-from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
 from npusim.ops.broadcast import broadcast_shape
+from npusim.ops.unit import QOperands, Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +97,27 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return lowered.apply(x1, x2)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX Add of two quantized tensors."""
+    return Step("add", AddAttrs(unit.clamp), unit.names(0, 1))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearAdd: a, sa, za, b, sb, zb, sy, zy."""
+    a, sa, za, b, sb, zb, sy, zy = (*node.inputs, "")[:8]
+    return QOperands("Add", {}, ((a, sa, za), (b, sb, zb)), (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="add",
         summary="Sum of two tensors with scales of their own.",
         attrs=AddAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("Add", (7, 13, 14), "qdq", convert),
+            OnnxRow("QLinearAdd", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32, reference, "elementwise:bind_binary"),
             "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_binary"),

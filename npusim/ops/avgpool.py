@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from npusim.errors import UnsupportedOp
-from npusim.ir import Array, Site
+from npusim.ir import Array, Node, Site
 from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
-from npusim.ops.base import Lower, OpSpec, Rule, register
-from npusim.ops.pool_window import PoolAttrs, counted, infer, padded, taps
+from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
+from npusim.ops.pool_window import PoolAttrs, counted, infer, padded, pool_attrs, taps
+from npusim.ops.spatial import require_channels_first
+from npusim.ops.unit import QOperands, Step, Unit
 
 
 @dataclass(frozen=True)
@@ -92,12 +94,28 @@ def reference_fixed(site: Site, lowered: Lowered, inputs: tuple[Array | None, ..
     return lowered.apply(mean - site.qparams(0).zero_points(), 1)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX AveragePool."""
+    return Step("avgpool", pool_attrs(unit), unit.names(0))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearAveragePool: x, sx, zx, sy, zy."""
+    require_channels_first(node.op, node.name, node.attrs.get("channels_last", 0))
+    x, sx, zx, sy, zy = (*node.inputs, "")[:5]
+    return QOperands("AveragePool", node.attrs, ((x, sx, zx),), (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="avgpool",
         summary="Mean of each window.",
         attrs=PoolAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("AveragePool", (7, 10, 11, 19, 22), "qdq", convert),
+            OnnxRow("QLinearAveragePool", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32, reference_float32, "pool_bind:bind_average"),
             "q31-double": Rule(lower_fixed("double"), reference_fixed, "pool_bind:bind_average"),

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import INTEGER_RANGE, Array, Site, TensorType
+from npusim.errors import BadShape
+from npusim.ir import INTEGER_RANGE, Array, Node, Site, TensorType
 from npusim.numerics import requant
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
-from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
+from npusim.ops.unit import QOperands, Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,12 +108,37 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return np.concatenate(parts, axis=site.attrs.axis)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX Concat."""
+    shapes = [unit.shape(i) for i in range(len(unit.inputs))]
+    rank, axis = len(shapes[0]), int(unit.attr("axis", 1))
+    axis += rank if axis < 0 else 0
+    rests = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
+    if not 0 <= axis < rank or len(rests) != 1 or any(len(s) != rank for s in shapes):
+        raise BadShape(
+            "Concat: shapes do not fit", where=unit.node.name, got=f"{shapes}, axis {axis}"
+        )
+    return Step("concat", ConcatAttrs(axis), unit.names(*range(len(shapes))))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearConcat: sy, zy, then x, sx, zx of each tensor."""
+    sy, zy, *rest = node.inputs
+    triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest) - 2, 3))
+    return QOperands("Concat", node.attrs, triples, (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="concat",
         summary="Join tensors along one axis, each requantized where its scale differs.",
         attrs=ConcatAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("Concat", (4, 11, 13), "qdq", convert),
+            OnnxRow("Concat", (4, 11, 13), "any", convert),
+            OnnxRow("QLinearConcat", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32, reference, "elementwise:bind_concat"),
             "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_concat"),

@@ -6,13 +6,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.errors import BadShape
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_passes import Segment, Window
 from npusim.numerics.requant import Requantizer
 from npusim.ops import neural_art_weighted
-from npusim.ops.base import OpSpec, Rule, register
-from npusim.ops.weighted import biased, centred, lower_fixed, lower_float32, weight_shape
+from npusim.ops.base import OnnxRow, OpSpec, Rule, register
+from npusim.ops.spatial import pads_of, pair, require_image
+from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.weighted import (
+    biased,
+    centred,
+    check_weights,
+    lower_fixed,
+    lower_float32,
+    weight_shape,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +129,45 @@ def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
 
 NEURAL_ART = neural_art_weighted.Geometry(window, lambda site, w: w, segment_sums, axis=1)
 
+
+def convert(unit: Unit) -> Step:
+    """ONNX Conv. Raises UnsupportedOp or BadShape where it is no exact convolution of images."""
+    require_image(unit)
+    weights, channels = unit.shape(1), unit.shape(0)[1]
+    group = int(unit.attr("group", 1))
+    if len(weights) != 4 or group < 1 or weights[1] * group != channels or weights[0] % group:
+        raise BadShape(
+            "Conv: weights do not fit the input",
+            where=unit.node.name,
+            got=f"weights {list(weights)}, group {group}, {channels} channels",
+        )
+    check_weights(unit, 1, axis=0, outputs=weights[0])
+    kernel = (weights[2], weights[3])
+    strides, dilations = pair(unit, "strides"), pair(unit, "dilations")
+    if pair(unit, "kernel_shape", kernel) != kernel:
+        raise BadShape(
+            "Conv: kernel_shape is not the weights'", where=unit.node.name, wanted=list(kernel)
+        )
+    pads = pads_of(unit, kernel, strides, dilations)
+    return Step("conv", ConvAttrs(strides, pads, dilations, group, unit.clamp), unit.names(0, 1, 2))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """QLinearConv: x, sx, zx, w, sw, zw, sy, zy, bias."""
+    x, sx, zx, w, sw, zw, sy, zy, bias = (*node.inputs, "")[:9]
+    return QOperands("Conv", node.attrs, ((x, sx, zx), (w, sw, zw)), (sy, zy), bias, axes=(None, 0))
+
+
 SPEC = register(
     OpSpec(
         name="conv",
         summary="Convolution: dense, grouped, depthwise, dilated.",
         attrs=ConvAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("Conv", (1, 11, 22), "qdq", convert),
+            OnnxRow("QLinearConv", (10,), "qoperator", from_qlinear),
+        ),
         rules={
             "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_conv"),
             "q31-double": Rule(lower_fixed(sizes, "double"), reference, "conv_bind:bind_conv"),

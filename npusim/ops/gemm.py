@@ -6,13 +6,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.errors import BadShape, UnsupportedOp
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_passes import Segment, Window
 from npusim.numerics.requant import Requantizer
 from npusim.ops import neural_art_weighted
-from npusim.ops.base import OpSpec, Rule, register
-from npusim.ops.weighted import biased, centred, lower_fixed, lower_float32, weight_shape
+from npusim.ops.base import OnnxRow, OpSpec, Rule, register
+from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.weighted import (
+    biased,
+    centred,
+    check_weights,
+    lower_fixed,
+    lower_float32,
+    weight_shape,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +79,54 @@ def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
 
 NEURAL_ART = neural_art_weighted.Geometry(window, outputs_first, segment_sums, axis=-1)
 
+
+def convert(unit: Unit) -> Step:
+    """ONNX Gemm and MatMul with constant weights, alpha = beta = 1."""
+    transposed = unit.node.op == "Gemm" and bool(unit.attr("transB", 0))
+    if unit.attr("alpha", 1.0) != 1.0 or (unit.has(2) and unit.attr("beta", 1.0) != 1.0):
+        raise unit.refused("alpha and beta must be 1", got=dict(unit.node.attrs))
+    if unit.attr("transA", 0):
+        raise unit.refused("transA is not supported")
+    unit.constant(1)
+    x, weights = unit.shape(0), unit.shape(1)
+    if len(weights) != 2 or len(x) < 2 or x[-1] != weights[1 if transposed else 0]:
+        raise BadShape(
+            f"{unit.node.op}: weights do not fit the input",
+            where=unit.node.name,
+            got=f"input {list(x)}, weights {list(weights)}",
+        )
+    axis = 0 if transposed else 1
+    check_weights(unit, 1, axis=axis, outputs=weights[axis])
+    return Step("gemm", GemmAttrs(transposed, unit.clamp), unit.names(0, 1, 2))
+
+
+def from_qlinear_matmul(node: Node) -> QOperands:
+    """QLinearMatMul: a, sa, za, b, sb, zb, sy, zy."""
+    a, sa, za, b, sb, zb, sy, zy = node.inputs
+    return QOperands("MatMul", {}, ((a, sa, za), (b, sb, zb)), (sy, zy), axes=(None, -1))
+
+
+def from_qgemm(node: Node) -> QOperands:
+    """com.microsoft QGemm: a, sa, za, b, sb, zb, c, sy, zy. Raises UnsupportedOp without sy."""
+    a, sa, za, b, sb, zb, c, sy, zy = (*node.inputs, "", "", "")[:9]
+    if not sy:
+        raise UnsupportedOp("QGemm with a float result is not supported", where=node.name)
+    axis = 0 if node.attrs.get("transB", 0) else 1
+    return QOperands("Gemm", node.attrs, ((a, sa, za), (b, sb, zb)), (sy, zy), c, (None, axis))
+
+
 SPEC = register(
     OpSpec(
         name="gemm",
         summary="Fully connected layer.",
         attrs=GemmAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("Gemm", (7, 9, 11, 13), "qdq", convert),
+            OnnxRow("MatMul", (1, 9, 13), "qdq", convert),
+            OnnxRow("QLinearMatMul", (10, 21), "qoperator", from_qlinear_matmul),
+            OnnxRow("QGemm", (1,), "qoperator", from_qgemm, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_gemm"),
             "q31-double": Rule(

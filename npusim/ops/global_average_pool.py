@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics import requant
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
-from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
+from npusim.ops.spatial import require_channels_first, require_image
+from npusim.ops.unit import QOperands, Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,36 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return lowered.apply(acc, 1)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX GlobalAveragePool, and ReduceMean over height and width."""
+    require_image(unit)
+    keepdims = True
+    if unit.node.op == "ReduceMean":
+        axes = unit.ints(1, "axes")
+        if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
+            raise unit.refused("only means over height and width", got=axes, wanted=[2, 3])
+        keepdims = bool(unit.attr("keepdims", 1))
+    return Step("global_average_pool", GlobalAveragePoolAttrs(keepdims, unit.clamp), unit.names(0))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearGlobalAveragePool: x, sx, zx, sy, zy."""
+    require_channels_first(node.op, node.name, node.attrs.get("channels_last", 0))
+    x, sx, zx, sy, zy = (*node.inputs, "")[:5]
+    return QOperands("GlobalAveragePool", {}, ((x, sx, zx),), (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="global_average_pool",
         summary="Mean over all positions of each channel.",
         attrs=GlobalAveragePoolAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("GlobalAveragePool", (1, 22), "qdq", convert),
+            OnnxRow("ReduceMean", (1, 11, 13, 18), "qdq", convert),
+            OnnxRow("QLinearGlobalAveragePool", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32, reference, "pool_bind:bind_global_average"),
             "q31-double": Rule(lower_fixed("double"), reference, "pool_bind:bind_global_average"),

@@ -8,8 +8,9 @@ from npusim.ir import Array, Site
 from npusim.numerics import rounding
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
-from npusim.ops.base import OpSpec, Rule, register
-from npusim.ops.pool_window import PoolAttrs, infer, padded, taps
+from npusim.ops.base import OnnxRow, OpSpec, Rule, register
+from npusim.ops.pool_window import PoolAttrs, infer, padded, pool_attrs, taps
+from npusim.ops.unit import Step, Unit
 
 
 def lower(site: Site, profile: Profile) -> Lowered:
@@ -25,12 +26,20 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return largest if floating else rounding.saturate(largest, *site.attrs.clamp)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX MaxPool. Raises UnsupportedOp where it also returns positions."""
+    if any(unit.node.outputs[1:]) or unit.attr("storage_order", 0):
+        raise unit.refused("positions of the largest elements are not supported")
+    return Step("maxpool", pool_attrs(unit), unit.names(0))
+
+
 SPEC = register(
     OpSpec(
         name="maxpool",
         summary="Largest value of each window.",
         attrs=PoolAttrs,
         infer=infer,
+        onnx=(OnnxRow("MaxPool", (1, 8, 10, 11, 12, 22), "any", convert),),
         rules={"exact": Rule(lower, reference, "pool_bind:bind_max")},
     )
 )

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics import requant, rounding
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
-from npusim.ops.base import Lower, OpSpec, Rule, register
+from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
 from npusim.ops.broadcast import broadcast_shape
+from npusim.ops.unit import QOperands, Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,27 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return lowered.apply((x1 - z1) * (x2 - z2), 0)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX Mul of two quantized tensors."""
+    return Step("mul", MulAttrs(unit.clamp), unit.names(0, 1))
+
+
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearMul: a, sa, za, b, sb, zb, sy, zy."""
+    a, sa, za, b, sb, zb, sy, zy = (*node.inputs, "")[:8]
+    return QOperands("Mul", {}, ((a, sa, za), (b, sb, zb)), (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="mul",
         summary="Product of two tensors with scales of their own.",
         attrs=MulAttrs,
         infer=infer,
+        onnx=(
+            OnnxRow("Mul", (7, 13, 14), "qdq", convert),
+            OnnxRow("QLinearMul", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={
             "float32": Rule(lower_float32, reference, "elementwise:bind_binary"),
             "q31-double": Rule(lower_fixed("double"), reference, "elementwise:bind_binary"),

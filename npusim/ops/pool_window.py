@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from npusim.ir import Array, Site, TensorType
+from npusim.ops.spatial import pads_of, pair
+from npusim.ops.unit import Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,22 @@ class PoolAttrs:
     ceil_mode: bool = False
     count_include_pad: bool = False
     clamp: tuple[int, int] = (-128, 127)
+
+
+def pool_attrs(unit: Unit) -> PoolAttrs:
+    """The attributes of an ONNX MaxPool or AveragePool."""
+    kernel, strides = pair(unit, "kernel_shape"), pair(unit, "strides")
+    dilations = pair(unit, "dilations")
+    ceil_mode = bool(unit.attr("ceil_mode", 0))
+    return PoolAttrs(
+        kernel=kernel,
+        strides=strides,
+        pads=pads_of(unit, kernel, strides, dilations, ceil_mode=ceil_mode),
+        dilations=dilations,
+        ceil_mode=ceil_mode and unit.attr("auto_pad", "NOTSET") in ("NOTSET", "VALID"),
+        count_include_pad=bool(unit.attr("count_include_pad", 0)),
+        clamp=unit.clamp,
+    )
 
 
 def pooled_size(

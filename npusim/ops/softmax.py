@@ -9,7 +9,8 @@ import numpy as np
 from npusim.ir import Array, Site, TensorType
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
-from npusim.ops.base import OpSpec, Rule, register
+from npusim.ops.base import OnnxRow, OpSpec, Rule, register
+from npusim.ops.unit import Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,23 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return result
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX Softmax. Before version 13 it flattens what follows ``axis``: taken for the last one."""
+    rank = len(unit.shape(0))
+    axis = int(unit.attr("axis", -1 if unit.since >= 13 else 1))
+    axis += rank if axis < 0 else 0
+    if unit.since < 13 and any(d != 1 for d in unit.shape(0)[axis + 1 :]):
+        raise unit.refused("softmax over several axes is not supported", got=f"axis {axis}")
+    return Step("softmax", SoftmaxAttrs(axis), unit.names(0))
+
+
 SPEC = register(
     OpSpec(
         name="softmax",
         summary="Softmax in float32.",
         attrs=SoftmaxAttrs,
         infer=infer,
+        onnx=(OnnxRow("Softmax", (1, 11, 13), "float", convert),),
         rules={"exact": Rule(lower, reference)},
         runs_on="software",
     )

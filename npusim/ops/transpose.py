@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from npusim.errors import BadShape
 from npusim.ir import Array, Site, TensorType
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
-from npusim.ops.base import OpSpec, Rule, register
+from npusim.ops.base import OnnxRow, OpSpec, Rule, register
+from npusim.ops.unit import Step, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +34,22 @@ def reference(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) ->
     return x.transpose(site.attrs.perm)
 
 
+def convert(unit: Unit) -> Step:
+    """ONNX Transpose; without perm the axes are reversed."""
+    rank = len(unit.shape(0))
+    perm = tuple(int(p) for p in unit.attr("perm") or reversed(range(rank)))
+    if sorted(perm) != list(range(rank)):
+        raise BadShape("Transpose: bad perm", where=unit.node.name, got=list(perm))
+    return Step("transpose", TransposeAttrs(perm), unit.names(0))
+
+
 SPEC = register(
     OpSpec(
         name="transpose",
         summary="Another order of the axes.",
         attrs=TransposeAttrs,
         infer=infer,
+        onnx=(OnnxRow("Transpose", (1, 13, 21, 23, 24, 25), "any", convert),),
         rules={"exact": Rule(lower, reference, "layout:bind_transpose")},
         runs_on="layout",
     )

@@ -6,13 +6,42 @@ from collections.abc import Callable
 
 import numpy as np
 
+from npusim.errors import BadQuantization, BadShape
 from npusim.ir import Array, Site
 from npusim.numerics import requant
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
+from npusim.ops.unit import Unit
 
 Sizes = Callable[[Site], tuple[int, int]]
 """(output channels, products in one sum) of a node."""
+
+
+def check_weights(unit: Unit, index: int, axis: int, outputs: int) -> None:
+    """Raises BadQuantization or BadShape unless weights and bias are what an NPU can use.
+
+    axis: the axis of output channels. outputs: how many there are.
+    """
+    weights = unit.input(index).qparams
+    if (
+        weights is None
+        or weights.axis not in (None, axis)
+        or len(weights.scale) not in (1, outputs)
+    ):
+        raise BadQuantization(
+            "weights may have one scale, or one an output channel",
+            where=unit.node.name,
+            got=f"{len(weights.scale)} along axis {weights.axis}" if weights else "none",
+        )
+    unit.constant(index)
+    bias = unit.constant(index + 1)
+    if bias is not None and (bias.dtype != np.int32 or bias.size != outputs):
+        raise BadShape(
+            "bias must be one int32 code an output channel",
+            where=unit.node.name,
+            got=f"{bias.dtype}{list(bias.shape)}",
+            wanted=f"int32[{outputs}]",
+        )
 
 
 def weight_shape(site: Site) -> tuple[int, ...]:

@@ -1,0 +1,22 @@
+"""A file to a graph of NPU operators."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from npusim.frontend.onnx import read
+from npusim.ir import Graph
+from npusim.passes import PIPELINE
+
+
+def load(path: str | os.PathLike[str]) -> Graph:
+    """Read a quantized ONNX network and run every pass of the pipeline on it.
+
+    Raises npusim.errors.ModelError (or a subclass), which names the file, node or tensor, where
+    the network cannot be read or cannot be run exactly.
+    """
+    graph = read(Path(path))
+    for step in PIPELINE:
+        graph = step(graph)
+    return graph

@@ -1,0 +1,151 @@
+"""Give float constants of quantized operators their codes.
+
+A weight that is float in the file, beside a quantized input, is taken where its values lie exactly
+on a symmetric int8 grid; a bias becomes int32 with the scale of the products it is added to,
+rounded half to even as onnxruntime's quantizer does. A DequantizeLinear is put behind either, so
+that later passes see one form only. The codes keep the initializer's name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from npusim.errors import BadQuantization, UnsupportedOp
+from npusim.ir import Array, Graph, Node, QParams
+from npusim.passes.grid import grid_of
+from npusim.passes.qdq import DEQUANTIZE, dequantized, read_qparams
+from npusim.passes.rewrite import Rewrite, producers
+
+WEIGHTED = ("Conv", "Gemm", "MatMul")
+ELEMENTWISE = ("Add", "Mul")
+# A bias whose scale differs from sx * sw by more than rounding noise is brought to that scale.
+SCALE_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class RecoverWeights:
+    """Float weights, and float constants of Add and Mul, that lie on a grid."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        work = Rewrite(graph)
+        made = producers(graph)
+        for node in graph.nodes:
+            if node.op not in (*WEIGHTED, *ELEMENTWISE):
+                continue
+            if not any(_dequantized(made, i) for i in node.inputs[:2]):
+                continue
+            for index, name in enumerate(node.inputs[:2]):
+                array = work.constants.get(name)
+                if array is not None and array.dtype.kind == "f":
+                    axis = _channel_axis(node, array) if node.op in WEIGHTED else None
+                    _recover(work, node, index, axis)
+        return work.graph()
+
+
+@dataclass(frozen=True)
+class QuantizeBias:
+    """Raises BadQuantization where a bias does not fit int32."""
+
+    def __call__(self, graph: Graph) -> Graph:
+        work = Rewrite(graph)
+        made = producers(graph)
+        for node in graph.nodes:
+            if node.op in WEIGHTED and len(node.inputs) > 2 and node.inputs[2]:
+                scale = _product_scale(graph, made, node)
+                if scale is not None:
+                    _bias(work, made, node, scale)
+        return work.graph()
+
+
+def _dequantized(made: dict[str, Node], name: str) -> bool:
+    return name in made and made[name].op == DEQUANTIZE
+
+
+def _channel_axis(node: Node, array: Array) -> int:
+    if node.op == "Conv" or (node.op == "Gemm" and node.attrs.get("transB", 0)):
+        return 0
+    return array.ndim - 1
+
+
+def _recover(work: Rewrite, node: Node, index: int, axis: int | None) -> None:
+    name = node.inputs[index]
+    array = work.constants[name]
+    if not np.isfinite(array).all():
+        raise BadQuantization("weights are not finite", where=name)
+    found = grid_of(array, axis)
+    if found is None:
+        raise UnsupportedOp(
+            f"float constant of {node.op} lies on no int8 grid",
+            where=node.name,
+            got=name,
+            hint="Quantize weights too, for instance with onnxruntime.quantization.",
+        )
+    codes, qparams = found
+    used = any(name in n.inputs for n in work.nodes.values() if n.name != node.name)
+    _insert(work, node, index, work.fresh(f"{name}_codes") if used else name, codes, qparams)
+
+
+def _insert(
+    work: Rewrite, node: Node, index: int, name: str, codes: Array, qparams: QParams
+) -> None:
+    """Make input ``index`` of the node the dequantized constant ``codes`` called ``name``."""
+    work.set_constant(name, codes)
+    scale = work.constant(
+        f"{name}_scale", qparams.scales().reshape(-1 if qparams.axis is not None else ())
+    )
+    points = qparams.zero_points().astype(codes.dtype)
+    point = work.constant(
+        f"{name}_zero_point", points.reshape(-1 if qparams.axis is not None else ())
+    )
+    real = work.fresh(f"{name}_real")
+    current = work.nodes[node.name]
+    inputs = (*current.inputs[:index], real, *current.inputs[index + 1 :])
+    attrs = {} if qparams.axis is None else {"axis": qparams.axis}
+    dequantize = Node(
+        DEQUANTIZE, work.fresh(f"{name}/dequantize"), (name, scale, point), (real,), attrs, ()
+    )
+    work.replace(node.name, dequantize, replace(current, inputs=inputs))
+
+
+def _product_scale(graph: Graph, made: dict[str, Node], node: Node) -> Array | None:
+    """float32 sx * sw, one or one a channel; None where either is not quantized."""
+    if not all(_dequantized(made, i) for i in node.inputs[:2]):
+        return None
+    x, w = (read_qparams(graph, made[i]) for i in node.inputs[:2])
+    if x.per_channel:
+        return None
+    product: Array = np.float32(x.scale[0]) * w.scales()
+    return product
+
+
+def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> None:
+    name = node.inputs[2]
+    numbers = work.constants.get(name)
+    if numbers is None:
+        source = made.get(name)
+        codes = work.constants.get(source.inputs[0]) if source else None
+        if source is None or source.op != DEQUANTIZE or codes is None:
+            return
+        qparams = read_qparams(work.old, source, codes.ndim)
+        close = np.allclose(qparams.scales(), scale, rtol=SCALE_TOLERANCE, atol=0)
+        if codes.dtype == np.int32 and close and not any(qparams.zero_point):
+            return
+        numbers, name = dequantized(codes, qparams), source.inputs[0]
+    if not np.isfinite(numbers).all():
+        raise BadQuantization("bias is not finite", where=name)
+    rounded = np.rint(numbers.astype(np.float32).reshape(-1) / scale)
+    info = np.iinfo(np.int32)
+    if rounded.size and (rounded.min() < info.min or rounded.max() >= info.max):
+        raise BadQuantization(
+            "bias does not fit int32 with the scale of its products",
+            where=name,
+            got=float(np.abs(rounded).max()),
+            hint="The scales of input and weights are too small for it.",
+        )
+    shared = sum(name in n.inputs for n in work.nodes.values()) > 1
+    result = QParams.make(scale, 0, 0)
+    wish = work.fresh(f"{name}_codes") if shared else name
+    codes = rounded.astype(np.int32).reshape(numbers.shape)
+    _insert(work, node, 2, wish, codes, result)

@@ -1,0 +1,69 @@
+"""What a finished graph promises. Run at the end of every load; cheap."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from npusim.errors import BadQuantization, BadShape, ModelError
+from npusim.ir import INTEGER_RANGE, Graph, Node, Site
+from npusim.ops.base import all_specs, spec_of
+
+MAX_ELEMENTS = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Returns the graph as it is.
+
+    Raises ModelError, BadShape or BadQuantization where a promise of npusim.ir is broken.
+    """
+
+    def __call__(self, graph: Graph) -> Graph:
+        known = {v.name for v in graph.inputs} | set(graph.initializers) | {""}
+        names: set[str] = set()
+        for node in graph.nodes:
+            _check_node(graph, node, known, names)
+            known.update(node.outputs)
+        for value in graph.outputs:
+            if value.name not in known:
+                raise ModelError("output that nothing computes", where=value.name)
+        for value in graph.values.values():
+            _check_value(graph, value.name)
+        return graph
+
+
+def _check_node(graph: Graph, node: Node, known: set[str], names: set[str]) -> None:
+    if node.op not in {s.name for s in all_specs()}:
+        raise ModelError("not an operator of the NPU", where=node.name, got=node.op)
+    if node.name in names or not node.name:
+        raise ModelError("node names are not unique", where=node.name)
+    names.add(node.name)
+    for name in node.inputs:
+        if name not in known:
+            raise ModelError("input that nothing before computes", where=node.name, got=name)
+    if not isinstance(node.attrs, spec_of(node.op).attrs):
+        raise ModelError("attributes of another operator", where=node.name)
+    kind = spec_of(node.op).infer(Site(graph, node))
+    if kind != graph.value(node.outputs[0]).type:
+        raise BadShape("shape is not what the operator gives", where=node.name, wanted=kind)
+    clamp = getattr(node.attrs, "clamp", None)
+    low, high = INTEGER_RANGE.get(kind.dtype, (0, 0))
+    if (
+        clamp is not None
+        and kind.dtype in INTEGER_RANGE
+        and not low <= clamp[0] <= clamp[1] <= high
+    ):
+        raise BadQuantization("clamp leaves the range of the codes", where=node.name, got=clamp)
+
+
+def _check_value(graph: Graph, name: str) -> None:
+    value = graph.value(name)
+    if any(d is None for d in value.type.shape[1:]):
+        raise BadShape("size is not known", where=name, got=str(value.type))
+    if value.type.per_image() > MAX_ELEMENTS:
+        raise BadShape("tensor is too large", where=name, got=str(value.type))
+    made = name not in graph.initializers
+    if made and value.type.dtype in INTEGER_RANGE and value.qparams is None:
+        raise BadQuantization("codes without a scale", where=name)
+    if made and value.qparams is not None and value.qparams.per_channel:
+        raise BadQuantization("activation with several scales", where=name)
