@@ -16,6 +16,7 @@ from numba import carray
 from npusim.kernels.dot import CHANNELS, PIXELS, dot_tile
 from npusim.kernels.epilogue import EPILOGUE, finish
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
+from npusim.kernels.stream import add_pass, add_piece
 
 CONV = np.dtype(
     [
@@ -41,6 +42,11 @@ CONV = np.dtype(
         ("depth", np.int64),  # int16 of a panel row, even
         ("runs", np.int64),  # address of RUN records
         ("run_count", np.int64),
+        ("segments", np.int64),  # address of SEGMENT records
+        ("segment_count", np.int64),
+        ("stream_shift", np.int64),  # right shift of every segment's sum; -1: sums stay exact
+        ("ties", np.int64),  # rounding of that shift
+        ("counter", np.int64),  # offset of the saturation counter
         ("block", np.int64),  # pixels of a panel, a multiple of PIXELS
         ("epilogue", np.int64),  # address of the EPILOGUE record
     ]
@@ -58,6 +64,9 @@ RUN = np.dtype(
         ("at", np.int64),
     ]
 )
+
+# A part of the depth whose sum is rounded to an int16 stream by itself.
+SEGMENT = np.dtype([("first", np.int64), ("pairs", np.int64), ("piece", np.int64)])
 
 
 @njit_kernel
@@ -97,35 +106,69 @@ def _copy_centred(source: Any, zero: Any, to: Any) -> None:
 
 
 @njit_kernel
-def _multiply_block(
-    c: Any, e: Any, context: Any, group: Any, first: Any, count: Any, panel: Any, work: Any
-) -> None:
-    """All output channels of a group for one gathered block of pixels."""
+def _sum_segment(c: Any, context: Any, block: Any, count: Any, segment: Any, sums: Any) -> None:
+    """Sums of one segment of the depth for one block of 16 channels: int32 [count, 16]."""
+    channel = block * CHANNELS
+    weights = context.packed + c.weights + 2 * c.depth * channel + 4 * CHANNELS * segment.first
+    start = context.packed + c.start + 4 * channel
+    panel = context.scratch + 4 * segment.first
+    for p in range(0, count, PIXELS):
+        dot_tile(
+            panel + p * 2 * c.depth,
+            2 * c.depth,
+            segment.pairs,
+            weights,
+            start,
+            sums + 4 * CHANNELS * p,
+        )
+
+
+@njit_kernel
+def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> Any:
+    """The int16 stream of one block of channels, where the segments' sums lie: how many saturated.
+
+    work: address of int32 [3][c.block, 16]: sums, the running piece, the total.
+    """
+    size = c.block * CHANNELS
+    sums, piece, total = carray(pointer(work), (3, size), np.int32)
+    segments = carray(pointer(c.segments), c.segment_count, SEGMENT)
+    saturated = 0
+    total[: count * CHANNELS] = 0
+    for s in range(c.segment_count):
+        if s == 0 or segments[s].piece != segments[s - 1].piece:
+            piece[: count * CHANNELS] = 0
+        _sum_segment(c, context, block, count, segments[s], work)
+        saturated += add_pass(sums[: count * CHANNELS], piece, c.stream_shift, c.ties)
+        if s + 1 == c.segment_count or segments[s].piece != segments[s + 1].piece:
+            saturated += add_piece(total[: count * CHANNELS], piece)
+    sums[: count * CHANNELS] = total[: count * CHANNELS]
+    return saturated
+
+
+@njit_kernel
+def _multiply_block(c: Any, e: Any, context: Any, group: Any, first: Any, count: Any) -> Any:
+    """All output channels of a group for one gathered block of pixels; how many saturated."""
     group_out = c.out_channels // c.group
     blocks = (group_out + CHANNELS - 1) // CHANNELS
+    work = context.scratch + 2 * c.block * c.depth
     sums = carray(pointer(work), (c.block, CHANNELS), np.int32)
+    whole = carray(pointer(c.segments), c.segment_count, SEGMENT)[0]
     y = carray(
         pointer(context.arena + c.y * context.batch),
         (context.batch * c.images * c.rows * c.cols, c.out_channels),
         np.uint8,
     )
-    row_bytes = 2 * c.depth
+    saturated = 0
     for b in range(blocks):
-        channel = (group * blocks + b) * CHANNELS
-        weights = context.packed + c.weights + 2 * c.depth * channel
-        start = context.packed + c.start + 4 * channel
-        for p in range(0, count, PIXELS):
-            dot_tile(
-                panel + p * row_bytes,
-                row_bytes,
-                c.depth // 2,
-                weights,
-                start,
-                work + 4 * CHANNELS * p,
-            )
+        if c.stream_shift >= 0:
+            saturated += _stream_block(c, context, group * blocks + b, count, work)
+        else:
+            _sum_segment(c, context, group * blocks + b, count, whole, work)
         lanes = min(CHANNELS, group_out - b * CHANNELS)
         to = group * group_out + b * CHANNELS
-        finish(sums, e, channel, y[first : first + count, to : to + lanes])
+        out = y[first : first + count, to : to + lanes]
+        saturated += finish(sums, e, context, (group * blocks + b) * CHANNELS, out)
+    return saturated
 
 
 @step_kernel
@@ -142,12 +185,13 @@ def conv_step(row: Any, context_address: Any) -> None:
         np.uint8,
     )
     panel = carray(pointer(context.scratch), (c.block, c.depth), np.int16)
-    work = context.scratch + 2 * c.block * c.depth
+    saturated = 0
     for first in range(0, total, c.block):
         count = min(c.block, total - first)
         for group in range(c.group):
             _gather(c, group, x, first, count, panel)
-            _multiply_block(c, e, context, group, first, count, context.scratch, work)
+            saturated += _multiply_block(c, e, context, group, first, count)
+    carray(pointer(context.stats + c.counter), 1, np.int64)[0] += saturated
 
 
 @njit_kernel

@@ -8,12 +8,14 @@ from functools import partial
 import numpy as np
 
 from npusim.ir import Array, Site
-from npusim.kernels.conv import CONV, RUN, conv_step, pack_weights
+from npusim.kernels.conv import CONV, conv_step, pack_weights
 from npusim.kernels.depthwise import DEPTHWISE, depthwise_step, pack_depthwise
 from npusim.kernels.dot import CHANNELS, PIXELS
 from npusim.kernels.epilogue_bind import epilogue, padded
-from npusim.kernels.plan import Builder, channels_last, record, stored_bias
+from npusim.kernels.plan import ALWAYS, Builder, channels_last, record, stored_bias
+from npusim.kernels.split import Depth, Rounding, depth_of, rounding_of, windows_of
 from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_epilogue import Convolution
 from npusim.ops.base import Rule
 
 # A panel should stay in the second-level cache beside the weights of one block.
@@ -78,27 +80,27 @@ def bind_gemm(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> boo
 def _bind_dense(
     builder: Builder, site: Site, lowered: Lowered, g: Geometry, last_axis: bool = False
 ) -> bool:
-    finish = epilogue(lowered, builder, site.output, g.group)
-    if finish is None or 0 in (g.rows, g.cols, g.channels, g.out_channels):
+    if 0 in (g.rows, g.cols, g.channels, g.out_channels):
         return False
-    runs, order = _tap_order(g)
-    depth = -(-g.inputs // 2) * 2
-    block = max(1, _PANEL_BYTES // (2 * depth * PIXELS)) * PIXELS
-    builder.scratch(block * (2 * depth + 4 * CHANNELS))
+    each = g.channels // g.group
+    rounding = rounding_of(lowered, g.kernel, each)
+    depth = depth_of(rounding, g.kernel, each, g.group == 1 and g.dilations[1] == 1)
+    block = max(1, _PANEL_BYTES // (2 * depth.size * PIXELS)) * PIXELS
+    builder.scratch(block * (2 * depth.size + 3 * 4 * CHANNELS))
     rank = len(site.value(0).type.shape)
     axes = tuple(range(rank)) if last_axis else channels_last(rank)
     row = record(
         CONV,
         x=builder.input(site.node.inputs[0], axes),
         y=builder.output(site.node.outputs[0], axes),
-        weights=_pack_weights(builder, site, g, order, depth),
-        start=_pack_bias(builder, site, g),
-        zero_point=_stored_zero_point(site),
-        depth=depth,
-        runs=builder.constant(runs),
-        run_count=len(runs),
+        weights=_pack_weights(builder, site, g, depth),
+        depth=depth.size,
+        runs=builder.constant(depth.runs),
+        run_count=len(depth.runs),
+        segments=builder.constant(depth.segments),
+        segment_count=len(depth.segments),
         block=block,
-        epilogue=finish,
+        **_finish(builder, site, lowered, rounding, g.group),
         **_sizes(g),
     )
     builder.native(conv_step, row)
@@ -106,12 +108,13 @@ def _bind_dense(
 
 
 def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry) -> bool:
-    finish = epilogue(lowered, builder, site.output, 1)
-    if finish is None or 0 in (g.rows, g.cols, g.channels):
+    if 0 in (g.rows, g.cols, g.channels):
         return False
     lanes = -(-g.channels // CHANNELS) * CHANNELS
     taps = g.kernel[0] * g.kernel[1]
-    builder.scratch(g.cols * CHANNELS * 4)
+    builder.scratch(g.cols * 3 * 4 * CHANNELS)
+    rounding = rounding_of(lowered, g.kernel, 1)
+    windows = windows_of(rounding)
     axes = channels_last(len(site.value(0).type.shape))
     pack = partial(_write_depthwise, zero_points=_weight_zero_points(site, g))
     row = record(
@@ -119,15 +122,41 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
         x=builder.input(site.node.inputs[0], axes),
         y=builder.output(site.node.outputs[0], axes),
         weights=builder.weights(site.node.inputs[1], 2 * taps * lanes, pack),
-        start=_pack_bias(builder, site, g, group=1),
-        zero_point=_stored_zero_point(site),
         kernel_y=g.kernel[0],
         kernel_x=g.kernel[1],
-        epilogue=finish,
+        segments=builder.constant(windows),
+        segment_count=len(windows),
+        **_finish(builder, site, lowered, rounding, 1),
         **{k: v for k, v in _sizes(g).items() if k not in ("out_channels", "group")},
     )
     builder.native(depthwise_step, row)
     return True
+
+
+def _finish(
+    builder: Builder, site: Site, lowered: Lowered, rounding: Rounding, group: int
+) -> dict[str, int]:
+    """What follows the products: biases, stream rounding, epilogue."""
+    outputs = _output_channels(site)
+    size = padded(np.zeros(outputs, np.int32), group).nbytes
+    bias = site.node.inputs[2] if site.has(2) else ALWAYS
+    start, constant = 0, 0
+    if isinstance(lowered, Convolution):
+        # The sums start from zero; the bias acts through the constant of the last step.
+        start = builder.weights(ALWAYS, size, _write_zeros)
+        write = partial(_write_constants, lowered=lowered, group=group)
+        constant = builder.weights(bias, 2 * size, write)
+    else:
+        write = partial(_write_bias, group=group) if site.has(2) else _write_zeros
+        start = builder.weights(bias, size, write)
+    return {
+        "start": start,
+        "zero_point": site.qparams(0).scalar()[1] + stored_bias(site.value(0)),
+        "stream_shift": rounding.shift,
+        "ties": rounding.ties,
+        "counter": builder.counter(site.node.name),
+        "epilogue": epilogue(lowered, builder, site.output, group, constant),
+    }
 
 
 def _sizes(g: Geometry) -> dict[str, int]:
@@ -149,37 +178,16 @@ def _sizes(g: Geometry) -> dict[str, int]:
     }
 
 
-def _tap_order(g: Geometry) -> tuple[Array, Array]:
-    """Runs of the natural order (kh, kw, channel), and where each weight goes: as it stands."""
-    each = g.channels // g.group
-    together = g.kernel[1] if g.group == 1 and g.dilations[1] == 1 else 1
-    runs = np.zeros(g.kernel[0] * g.kernel[1] // together, RUN)
-    for i in range(len(runs)):
-        ky, kx = divmod(i * together, g.kernel[1])
-        runs[i] = (ky, kx, together, 0, each, i * together * each)
-    return runs, np.arange(g.inputs, dtype=np.int64)
-
-
-def _pack_weights(builder: Builder, site: Site, g: Geometry, order: Array, depth: int) -> int:
+def _pack_weights(builder: Builder, site: Site, g: Geometry, depth: Depth) -> int:
     blocks = -(-(g.out_channels // g.group) // CHANNELS) * g.group
-    size = 2 * blocks * CHANNELS * depth
     pack = partial(
         _write_weights,
         zero_points=_weight_zero_points(site, g),
-        order=order,
+        order=depth.order,
         group=g.group,
-        depth=depth,
+        depth=depth.size,
     )
-    return builder.weights(site.node.inputs[1], size, pack)
-
-
-def _pack_bias(builder: Builder, site: Site, g: Geometry, group: int | None = None) -> int:
-    """int32 in whole blocks of 16; zeros where there is no bias."""
-    groups = g.group if group is None else group
-    size = padded(np.zeros(g.out_channels, np.int32), groups).nbytes
-    if site.has(2):
-        return builder.weights(site.node.inputs[2], size, partial(_write_bias, group=groups))
-    return builder.weights("", size, _write_bias)
+    return builder.weights(site.node.inputs[1], 2 * blocks * CHANNELS * depth.size, pack)
 
 
 def _write_weights(
@@ -192,14 +200,24 @@ def _write_depthwise(codes: Array, out: Array, zero_points: Array) -> None:
     pack_depthwise(codes, zero_points, out.view(np.int16))
 
 
-def _write_bias(codes: Array, out: Array, group: int = 1) -> None:
+def _write_bias(codes: Array, out: Array, group: int) -> None:
     out.view(np.int32)[:] = padded(codes.astype(np.int32), group)
+
+
+def _write_zeros(codes: Array, out: Array) -> None:
+    out[:] = 0
+
+
+def _write_constants(codes: Array, out: Array, lowered: Convolution, group: int) -> None:
+    """The last step's constant for these bias codes (none where there is no bias)."""
+    bias = codes.astype(np.int64) if codes.size else None
+    out.view(np.int64)[:] = padded(lowered.constants(bias).values, group)
 
 
 def _weight_zero_points(site: Site, g: Geometry) -> Array:
     return np.broadcast_to(site.qparams(1).zero_points(), (g.out_channels,)).copy()
 
 
-def _stored_zero_point(site: Site) -> int:
-    value = site.value(0)
-    return site.qparams(0).scalar()[1] + stored_bias(value)
+def _output_channels(site: Site) -> int:
+    at = 1 if site.node.op == "conv" else -1
+    return int(site.output.type.shape[at] or 0)

@@ -10,6 +10,7 @@ from numba import carray
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
+from npusim.kernels.stream import add_pass, add_piece
 
 DEPTHWISE = np.dtype(
     [
@@ -32,8 +33,19 @@ DEPTHWISE = np.dtype(
         ("dilation_x", np.int64),
         ("top", np.int64),
         ("left", np.int64),
+        ("segments", np.int64),  # address of WINDOW records
+        ("segment_count", np.int64),
+        ("stream_shift", np.int64),  # right shift of every segment's sum; -1: sums stay exact
+        ("ties", np.int64),  # rounding of that shift
+        ("counter", np.int64),  # offset of the saturation counter
         ("epilogue", np.int64),  # address of the EPILOGUE record
     ]
+)
+
+# A part of the kernel whose sum is rounded to an int16 stream by itself: first row and column, and
+# the ones after the last.
+WINDOW = np.dtype(
+    [("top", np.int64), ("left", np.int64), ("bottom", np.int64), ("right", np.int64)]
 )
 
 
@@ -45,34 +57,62 @@ def _add_tap(x: Any, w: Any, zero: Any, lanes: Any, sums: Any) -> None:
 
 
 @njit_kernel
-def _sum_row(
-    d: Any, x: Any, weights: Any, start: Any, image: Any, row: Any, channel: Any, sums: Any
-) -> None:
-    """Exact sums of one output row for 16 channels: int32 [cols, 16]."""
+def _sum_pixel(d: Any, part: Any, x: Any, weights: Any, at: Any, channel: Any, sums: Any) -> None:
+    """sums[0:16] += the products of the taps of one part. at: (image, top row, left column)."""
+    image, top, left = at
     lanes = min(CHANNELS, d.channels - channel)
     zero = np.int16(d.zero_point)
-    for col in range(d.cols):
-        total = sums[col]
-        total[:] = start
-        for ky in range(d.kernel_y):
-            iy = row * d.stride_y - d.top + ky * d.dilation_y
-            if iy < 0 or iy >= d.height:
+    for ky in range(part.top, part.bottom):
+        iy = top + ky * d.dilation_y
+        if iy < 0 or iy >= d.height:
+            continue
+        for kx in range(part.left, part.right):
+            ix = left + kx * d.dilation_x
+            if ix < 0 or ix >= d.width:
                 continue
-            for kx in range(d.kernel_x):
-                ix = col * d.stride_x - d.left + kx * d.dilation_x
-                if ix < 0 or ix >= d.width:
-                    continue
-                at = ((image * d.height + iy) * d.width + ix) * d.channels + channel
-                tap = (ky * d.kernel_x + kx) * CHANNELS
-                w = weights[tap : tap + CHANNELS]
-                if lanes == CHANNELS:
-                    _add_tap(x[at : at + CHANNELS], w, zero, CHANNELS, total)
-                else:
-                    _add_tap(x[at : at + lanes], w, zero, lanes, total)
+            first = ((image * d.height + iy) * d.width + ix) * d.channels + channel
+            tap = (ky * d.kernel_x + kx) * CHANNELS
+            w = weights[tap : tap + CHANNELS]
+            if lanes == CHANNELS:
+                _add_tap(x[first : first + CHANNELS], w, zero, CHANNELS, sums)
+            else:
+                _add_tap(x[first : first + lanes], w, zero, lanes, sums)
+
+
+@njit_kernel
+def _sum_row(
+    d: Any, x: Any, weights: Any, start: Any, line: Any, channel: Any, sums: Any, work: Any
+) -> Any:
+    """One output row of 16 channels into int32 sums [cols, 16]; how many int16 saturated.
+
+    work: int32 [2 * cols, 16]. Depthwise kernels are cut into pieces but never into passes.
+    """
+    parts = carray(pointer(d.segments), d.segment_count, WINDOW)
+    image, row = divmod(line, d.rows)
+    top = row * d.stride_y - d.top
+    if d.stream_shift < 0:
+        for col in range(d.cols):
+            sums[col] = start
+            at = (image, top, col * d.stride_x - d.left)
+            _sum_pixel(d, parts[0], x, weights, at, channel, sums[col])
+        return 0
+    exact, rounded = work[: d.cols], work[d.cols :]
+    saturated = 0
+    sums[:] = 0
+    for s in range(d.segment_count):
+        exact[:] = 0
+        rounded[:] = 0
+        for col in range(d.cols):
+            at = (image, top, col * d.stride_x - d.left)
+            _sum_pixel(d, parts[s], x, weights, at, channel, exact[col])
+        saturated += add_pass(exact.reshape(-1), rounded.reshape(-1), d.stream_shift, d.ties)
+        saturated += add_piece(sums.reshape(-1), rounded.reshape(-1))
+    return saturated
 
 
 @step_kernel
 def depthwise_step(row: Any, context_address: Any) -> None:
+    """A depthwise convolution with one filter a channel."""
     d = carray(pointer(row), 1, DEPTHWISE)[0]
     e = carray(pointer(d.epilogue), 1, EPILOGUE)[0]
     context = carray(pointer(context_address), 1, CONTEXT)[0]
@@ -88,7 +128,11 @@ def depthwise_step(row: Any, context_address: Any) -> None:
         np.uint8,
     )
     sums = carray(pointer(context.scratch), (d.cols, CHANNELS), np.int32)
+    work = carray(
+        pointer(context.scratch + 4 * CHANNELS * d.cols), (2 * d.cols, CHANNELS), np.int32
+    )
     taps = d.kernel_y * d.kernel_x
+    saturated = 0
     for channel in range(0, d.channels, CHANNELS):
         lanes = min(CHANNELS, d.channels - channel)
         weights = carray(
@@ -96,8 +140,10 @@ def depthwise_step(row: Any, context_address: Any) -> None:
         )
         start = carray(pointer(context.packed + d.start + 4 * channel), CHANNELS, np.int32)
         for line in range(images * d.rows):
-            _sum_row(d, x, weights, start, line // d.rows, line % d.rows, channel, sums)
-            finish(sums, e, channel, y[line, :, channel : channel + lanes])
+            saturated += _sum_row(d, x, weights, start, line, channel, sums, work)
+            out = y[line, :, channel : channel + lanes]
+            saturated += finish(sums, e, context, channel, out)
+    carray(pointer(context.stats + d.counter), 1, np.int64)[0] += saturated
 
 
 @njit_kernel

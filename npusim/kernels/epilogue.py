@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.jit import njit_kernel, pointer
+from npusim.kernels.stream import INT16_MAX, INT16_MIN, shift_right
 
 EPILOGUE = np.dtype(
     [
@@ -24,9 +25,10 @@ EPILOGUE = np.dtype(
         ("low", np.int64),
         ("high", np.int64),
         ("bias", np.int64),  # added to a code before it is stored: 128 for int8, 0 for uint8
-        ("multiplier", np.int64),  # address of [channels]: float32 or int32
+        ("multiplier", np.int64),  # address of [channels]: float32, int32 or (steps) int64
         ("shift", np.int64),  # address of int32 [channels]
-        ("constant", np.int64),  # address of int64 [channels]
+        ("constant", np.int64),  # offset of int64 [channels] in the packed buffer (steps)
+        ("ties", np.int64),  # rounding of the steps
         ("first_shift", np.int64),
         ("second_multiplier", np.int64),
         ("second_shift", np.int64),
@@ -35,7 +37,7 @@ EPILOGUE = np.dtype(
 
 _INT32_MIN, _INT32_MAX = np.int64(-(2**31)), np.int64(2**31 - 1)
 
-FLOAT_SCALE, FIXED_DOUBLE, FIXED_SINGLE = range(3)
+FLOAT_SCALE, FIXED_DOUBLE, FIXED_SINGLE, TWO_STEP, ONE_STEP = range(5)
 
 
 @intrinsic
@@ -101,8 +103,55 @@ def _fixed_single(sums: Any, multiplier: Any, shift: Any, e: Any, out: Any) -> N
 
 
 @njit_kernel
-def finish(sums: Any, e: Any, channel: Any, out: Any) -> None:
-    """Stored codes of a block of pixels.
+def _two_step(stream: Any, multiplier: Any, constant: Any, e: Any, out: Any) -> Any:
+    """int16 to int16 by channel, then to a code with the constant; how many saturated between."""
+    saturated = 0
+    for c in range(len(out)):
+        rounded = shift_right(multiplier[c] * np.int64(stream[c]), e.first_shift, e.ties)
+        middle = min(max(rounded, INT16_MIN), INT16_MAX)
+        saturated += np.int64(middle != rounded)
+        total = e.second_multiplier * middle + constant[c]
+        code = shift_right(total, e.second_shift, e.ties)
+        out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+    return saturated
+
+
+@njit_kernel
+def _one_step(stream: Any, multiplier: Any, constant: Any, e: Any, out: Any) -> None:
+    """int16 to a code by channel with the constant."""
+    for c in range(len(out)):
+        total = multiplier[c] * np.int64(stream[c]) + constant[c]
+        code = shift_right(total, e.first_shift, e.ties)
+        out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
+
+
+@njit_kernel
+def _finish_steps(sums: Any, e: Any, context: Any, channel: Any, out: Any) -> Any:
+    multiplier = carray(pointer(e.multiplier + 8 * channel), CHANNELS, np.int64)
+    constant = carray(pointer(context.packed + e.constant + 8 * channel), CHANNELS, np.int64)
+    saturated = 0
+    for p in range(len(out)):
+        if e.rule == TWO_STEP:
+            saturated += _two_step(sums[p], multiplier, constant, e, out[p])
+        else:
+            _one_step(sums[p], multiplier, constant, e, out[p])
+    return saturated
+
+
+@njit_kernel
+def _finish_fixed(sums: Any, e: Any, channel: Any, out: Any) -> None:
+    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
+    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
+    for p in range(len(out)):
+        if e.rule == FIXED_DOUBLE:
+            _fixed_double(sums[p], multiplier, shift, e, out[p])
+        else:
+            _fixed_single(sums[p], multiplier, shift, e, out[p])
+
+
+@njit_kernel
+def finish(sums: Any, e: Any, context: Any, channel: Any, out: Any) -> Any:
+    """Stored codes of a block of pixels; returns how many int16 values saturated on the way.
 
     sums: int32 [pixels, 16], of the (padded) channels from ``channel`` on. out: uint8
     [pixels, lanes], lanes <= 16. Loops over lanes have a length that is not known when compiled:
@@ -114,11 +163,8 @@ def finish(sums: Any, e: Any, channel: Any, out: Any) -> None:
         shifted = np.int32(e.zero_point + e.bias)
         for p in range(len(out)):
             _float_scale(sums[p], scales, low, high, shifted, out[p])
-        return
-    multiplier = carray(pointer(e.multiplier + 4 * channel), CHANNELS, np.int32)
-    shift = carray(pointer(e.shift + 4 * channel), CHANNELS, np.int32)
-    for p in range(len(out)):
-        if e.rule == FIXED_DOUBLE:
-            _fixed_double(sums[p], multiplier, shift, e, out[p])
-        else:
-            _fixed_single(sums[p], multiplier, shift, e, out[p])
+        return 0
+    if e.rule == FIXED_DOUBLE or e.rule == FIXED_SINGLE:
+        _finish_fixed(sums, e, channel, out)
+        return 0
+    return _finish_steps(sums, e, context, channel, out)

@@ -8,9 +8,18 @@ import numpy as np
 
 from npusim.ir import Array, Value
 from npusim.kernels.dot import CHANNELS
-from npusim.kernels.epilogue import EPILOGUE, FIXED_DOUBLE, FIXED_SINGLE, FLOAT_SCALE
+from npusim.kernels.epilogue import (
+    EPILOGUE,
+    FIXED_DOUBLE,
+    FIXED_SINGLE,
+    FLOAT_SCALE,
+    ONE_STEP,
+    TWO_STEP,
+)
 from npusim.kernels.plan import Builder, record, stored_bias
+from npusim.kernels.stream import TIES
 from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_epilogue import Convolution, OneStep, TwoStep
 from npusim.numerics.requant import FixedPoint, FloatScale
 
 
@@ -24,13 +33,18 @@ def padded(values: Array, group: int) -> Array:
 
 
 @singledispatch
-def epilogue(lowered: Lowered, builder: Builder, output: Value, group: int) -> int | None:
-    """Address of the EPILOGUE record of a requantizer; None where there is no kernel for it."""
-    return None
+def epilogue(
+    lowered: Lowered, builder: Builder, output: Value, group: int, constant: int = 0
+) -> int:
+    """Address of the EPILOGUE record of a requantizer.
+
+    constant: offset of the int64 constants in the packed buffer, for requantizers that have them.
+    """
+    raise AssertionError(f"no kernel finishes {type(lowered).__name__}")
 
 
 @epilogue.register
-def _(lowered: FloatScale, builder: Builder, output: Value, group: int) -> int | None:
+def _(lowered: FloatScale, builder: Builder, output: Value, group: int, constant: int = 0) -> int:
     return _record(
         builder,
         output,
@@ -43,7 +57,7 @@ def _(lowered: FloatScale, builder: Builder, output: Value, group: int) -> int |
 
 
 @epilogue.register
-def _(lowered: FixedPoint, builder: Builder, output: Value, group: int) -> int | None:
+def _(lowered: FixedPoint, builder: Builder, output: Value, group: int, constant: int = 0) -> int:
     return _record(
         builder,
         output,
@@ -54,6 +68,41 @@ def _(lowered: FixedPoint, builder: Builder, output: Value, group: int) -> int |
         multiplier=builder.constant(padded(lowered.multiplier, group)),
         shift=builder.constant(padded(lowered.shift, group)),
     )
+
+
+@epilogue.register
+def _(lowered: TwoStep, builder: Builder, output: Value, group: int, constant: int = 0) -> int:
+    return _record(
+        builder,
+        output,
+        rule=TWO_STEP,
+        first_shift=lowered.multiplier_shift,
+        second_multiplier=lowered.final_multiplier,
+        second_shift=lowered.final_shift,
+        constant=constant,
+        **_steps(lowered, builder, group),
+    )
+
+
+@epilogue.register
+def _(lowered: OneStep, builder: Builder, output: Value, group: int, constant: int = 0) -> int:
+    return _record(
+        builder,
+        output,
+        rule=ONE_STEP,
+        first_shift=lowered.multiplier_shift,
+        constant=constant,
+        **_steps(lowered, builder, group),
+    )
+
+
+def _steps(lowered: Convolution, builder: Builder, group: int) -> dict[str, int]:
+    return {
+        "low": lowered.lo,
+        "high": lowered.hi,
+        "multiplier": builder.constant(padded(lowered.multiplier.astype(np.int64), group)),
+        "ties": TIES[lowered.ties],
+    }
 
 
 def _record(builder: Builder, output: Value, **fields: int) -> int:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 64
 
+ALWAYS = ""
+"""Key of packed entries that belong to no tensor: written once, when a worker is made."""
+
 Order = tuple[int, ...]
 PythonStep = Callable[["Worker"], None]
 Bind = Callable[["Builder", Site, "Lowered", Rule], bool]

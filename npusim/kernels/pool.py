@@ -93,7 +93,7 @@ def max_step(row_address: Any, context_address: Any) -> None:
 
 @step_kernel
 def float_mean_step(row_address: Any, context_address: Any) -> None:
-    """onnxruntime's average: float32 sums in the order of the window, rounded after the zero point."""
+    """onnxruntime's average: float32 sums in window order, rounded after the zero point."""
     p = carray(pointer(row_address), 1, POOL)[0]
     context = carray(pointer(context_address), 1, CONTEXT)[0]
     x, y = _arrays(p, context)
@@ -138,7 +138,7 @@ def sum_step(row_address: Any, context_address: Any) -> None:
                         sums[0, k] += np.int32(x[start + channel + k])
             for k in range(lanes):
                 sums[0, k] = _centred(np.int64(sums[0, k]), counts[at], p)
-            finish(sums, e, channel, y[i : i + 1, channel : channel + lanes])
+            finish(sums, e, context, channel, y[i : i + 1, channel : channel + lanes])
 
 
 @njit_kernel

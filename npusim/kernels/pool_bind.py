@@ -57,7 +57,6 @@ def bind_global_average(builder: Builder, site: Site, lowered: Lowered, rule: Ru
 
 def _sums(builder: Builder, site: Site, lowered: FloatScale | FixedPoint, row: Array) -> bool:
     finish = epilogue(_for_channels(lowered, int(row["channels"][0])), builder, site.output, 1)
-    assert finish is not None
     row["epilogue"] = finish
     builder.scratch(4 * CHANNELS)
     builder.native(sum_step, row)

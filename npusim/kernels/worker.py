@@ -6,7 +6,7 @@ import numpy as np
 
 from npusim.ir import Array, Value
 from npusim.kernels.jit import CONTEXT
-from npusim.kernels.plan import ALIGNMENT, Place, Plan, record
+from npusim.kernels.plan import ALIGNMENT, ALWAYS, Packed, Place, Plan, record
 from npusim.weights import WeightStore, WeightTensor
 
 
@@ -32,6 +32,11 @@ class Worker:
         )
         self.context_address = int(self._context.ctypes.data)
         self.batch = batch
+        for entry in plan.packed.get(ALWAYS, ()):
+            entry.pack(np.empty(0, np.int32), self._part(entry))
+
+    def _part(self, entry: Packed) -> Array:
+        return self._packed[entry.offset : entry.offset + entry.size]
 
     @property
     def nbytes(self) -> dict[str, int]:
@@ -55,7 +60,7 @@ class Worker:
             self._constants[name] = self._tensors[name].to_onnx(codes).astype(np.int64)
             return
         for entry in entries:
-            entry.pack(codes, self._packed[entry.offset : entry.offset + entry.size])
+            entry.pack(codes, self._part(entry))
 
     def forward(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
         """Outputs for inputs in the order of the graph's; arrays of the values' own dtypes.

@@ -1,0 +1,88 @@
+"""The order in which a kernel walks the depth of a convolution, and where its sums are rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import singledispatch
+
+import numpy as np
+
+from npusim.ir import Array
+from npusim.kernels.conv import RUN, SEGMENT
+from npusim.kernels.depthwise import WINDOW
+from npusim.kernels.stream import HALF_AWAY, TIES
+from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_epilogue import Convolution
+from npusim.numerics.neural_art_passes import Segment
+
+EXACT = -1
+"""Stream shift of an arithmetic whose sums stay exact to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """Segments of a kernel in execution order, and how each one's sum becomes an int16 stream.
+
+    shift: EXACT where there is one segment whose sum is not rounded.
+    """
+
+    segments: tuple[Segment, ...]
+    shift: int
+    ties: int
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """The depth of a panel row.
+
+    runs: RUN records. segments: SEGMENT records. order: int64 [P], where each weight p = (kh * KW +
+    kw) * channels + channel goes. size: int16 of a row.
+    """
+
+    runs: Array
+    segments: Array
+    order: Array
+    size: int
+
+
+@singledispatch
+def rounding_of(lowered: Lowered, kernel: tuple[int, int], channels: int) -> Rounding:
+    """The rounding of a convolution with this kernel and these input channels of a group."""
+    whole = Segment(0, 0, (0, kernel[0]), (0, kernel[1]), (0, channels), 1)
+    return Rounding((whole,), EXACT, HALF_AWAY)
+
+
+@rounding_of.register
+def _(lowered: Convolution, kernel: tuple[int, int], channels: int) -> Rounding:
+    return Rounding(lowered.segments(), lowered.shift, TIES[lowered.ties])
+
+
+def depth_of(rounding: Rounding, kernel: tuple[int, int], channels: int, adjacent: bool) -> Depth:
+    """Segments one after another, each padded to whole pairs.
+
+    adjacent: neighbouring taps of a row lie together in memory (one group, no dilation).
+    """
+    runs: list[tuple[int, ...]] = []
+    segments: list[tuple[int, int, int]] = []
+    order = np.zeros((*kernel, channels), np.int64)
+    at = 0
+    for segment in rounding.segments:
+        first = at
+        (low, high), (left, right) = segment.channels, segment.columns
+        together = right - left if adjacent and high - low == channels else 1
+        for ky in range(*segment.rows):
+            for kx in range(left, right, together):
+                size = together * (high - low)
+                runs.append((ky, kx, together, low, high - low, at))
+                places = np.arange(at, at + size).reshape(together, high - low)
+                order[ky, kx : kx + together, low:high] = places
+                at += size
+        at += at % 2
+        segments.append((first // 2, (at - first) // 2, segment.piece))
+    return Depth(np.array(runs, RUN), np.array(segments, SEGMENT), order.ravel(), at)
+
+
+def windows_of(rounding: Rounding) -> Array:
+    """WINDOW records of a depthwise kernel's pieces."""
+    parts = [(s.rows[0], s.columns[0], s.rows[1], s.columns[1]) for s in rounding.segments]
+    return np.array(parts, WINDOW)
