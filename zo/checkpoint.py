@@ -100,7 +100,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """
     if not path.is_file():
         raise CheckpointError(
-            "there is no checkpoint here", where=str(path),
+            "there is no checkpoint here",
+            where=str(path),
             hint="Start the run without --resume.",
         )
     try:
@@ -137,8 +138,10 @@ def _check_schema(file: h5py.File, path: Path) -> None:
     found = file.attrs.get("schema_version")
     if found != SCHEMA_VERSION:
         raise CheckpointError(
-            "this is not a checkpoint of this version of npusim", where=str(path),
-            got=f"schema {found}", wanted=f"schema {SCHEMA_VERSION}",
+            "this is not a checkpoint of this version of npusim",
+            where=str(path),
+            got=f"schema {found}",
+            wanted=f"schema {SCHEMA_VERSION}",
         )
 
 

@@ -33,7 +33,7 @@ _KEEP = np.uint32(0xFFFFE000)
 
 
 @njit_kernel
-def _philox(c0, c1, c2, c3, k0, k1, words):  # type: ignore[no-untyped-def]
+def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, words: Any) -> Any:
     """Ten rounds on one counter; all arguments uint64 below 2^32; words: uint64 [4]."""
     for _ in range(10):
         low = _M0 * c0
@@ -51,29 +51,41 @@ def _philox(c0, c1, c2, c3, k0, k1, words):  # type: ignore[no-untyped-def]
 
 
 @njit_kernel
-def _block_words(row, block, tensor, step, k, key, words):  # type: ignore[no-untyped-def]
+def _block_words(row: Any, block: Any, tensor: Any, step: Any, k: Any, key: Any, words: Any) -> Any:
     """The 128 sign bits of one block of positions of one output channel."""
     first = (np.uint64(row) << _POSITION_BITS) | np.uint64(block)
     _philox(first, np.uint64(tensor), np.uint64(step), np.uint64(k), key[0], key[1], words)
 
 
 @njit_kernel
-def _perturb(state, out, bits, amount, sat, row, tensor, step, k, key):  # type: ignore[no-untyped-def]
+def _perturb(
+    state: Any,
+    out: Any,
+    bits: Any,
+    amount: Any,
+    sat: Any,
+    row: Any,
+    tensor: Any,
+    step: Any,
+    k: Any,
+    key: Any,
+) -> Any:
     rows, positions = state.shape
     words = np.empty(4, np.uint64)
-    low, high = np.int32(sat[0]), np.int32(sat[1])
-    half = np.int32((1 << bits) >> 1)
+    half = (1 << bits) >> 1
     for r in range(rows):
-        for start in range(0, positions, _BLOCK):
-            _block_words(row + r, start >> 7, tensor, step, k, key, words)
-            for i in range(start, min(start + _BLOCK, positions)):
-                bit = (words[(i >> 5) & 3] >> np.uint64(i & 31)) & _ONE
-                moved = ((np.int32(state[r, i]) + half) >> bits) + (amount if bit == 0 else -amount)
-                out[r, i] = min(max(moved, low), high)
+        for start in range(0, positions, 32):
+            if start & (_BLOCK - 1) == 0:
+                _block_words(row + r, start >> 7, tensor, step, k, key, words)
+            word = words[(start >> 5) & 3]
+            for i in range(start, min(start + 32, positions)):
+                negative = np.int64((word >> np.uint64(i - start)) & _ONE)
+                moved = ((np.int64(state[r, i]) + half) >> bits) + ((amount ^ -negative) + negative)
+                out[r, i] = min(max(moved, sat[0]), sat[1])
 
 
 @njit_kernel
-def _add_direction(total, coefficient, words):  # type: ignore[no-untyped-def]
+def _add_direction(total: Any, coefficient: Any, words: Any) -> Any:
     """total[128] += D_k s_k, without a branch: -x is (x ^ -1) + 1."""
     for w in range(4):
         word = words[w]
@@ -83,7 +95,7 @@ def _add_direction(total, coefficient, words):  # type: ignore[no-untyped-def]
 
 
 @njit_kernel
-def _move_masters(masters, total, mult, shift, sat, stats):  # type: ignore[no-untyped-def]
+def _move_masters(masters: Any, total: Any, mult: Any, shift: Any, sat: Any, stats: Any) -> Any:
     """One block's update; stats: int64 [4], changed, saturated, still, largest |A|."""
     half = (np.int64(1) << shift) >> 1
     low, high = np.int64(sat[0]), np.int64(sat[1])
@@ -101,7 +113,18 @@ def _move_masters(masters, total, mult, shift, sat, stats):  # type: ignore[no-u
 
 
 @njit_kernel
-def _residual(masters, coefficients, mult, shift, scale, sat, row, tensor, step, key):  # type: ignore[no-untyped-def]
+def _residual(
+    masters: Any,
+    coefficients: Any,
+    mult: Any,
+    shift: Any,
+    scale: Any,
+    sat: Any,
+    row: Any,
+    tensor: Any,
+    step: Any,
+    key: Any,
+) -> Any:
     rows, positions = masters.shape
     words = np.empty(4, np.uint64)
     total = np.empty(_BLOCK, np.int64)
@@ -121,20 +144,29 @@ def _residual(masters, coefficients, mult, shift, scale, sat, row, tensor, step,
 
 
 @njit_kernel
-def _round_to_half(values):  # type: ignore[no-untyped-def]
+def _add_single(g: Any, coefficient: Any, words: Any) -> Any:
+    """g[128] += s_k c_k in float32: the product with a sign is exact."""
+    for w in range(4):
+        word = words[w]
+        for j in range(32):
+            sign = np.float32(1 - 2 * np.int32((word >> np.uint64(j)) & _ONE))
+            g[w * 32 + j] += sign * coefficient
+
+
+@njit_kernel
+def _round_to_half(values: Any) -> Any:
     """Round float32 [128] to the nearest float16 values, ties to even; below 65520 only."""
     bits = values.view(np.uint32)
     for i in range(_BLOCK):
         x = values[i]
-        if abs(x) < _SUBNORMAL_BELOW:
-            values[i] = (x + _SUBNORMAL_MAGIC) - _SUBNORMAL_MAGIC
-        else:
-            odd = (bits[i] >> _LOW_BIT) & np.uint32(1)
-            bits[i] = (bits[i] + _ROUND_DOWN_BIAS + odd) & _KEEP
+        tiny = (x + _SUBNORMAL_MAGIC) - _SUBNORMAL_MAGIC
+        odd = (bits[i] >> _LOW_BIT) & np.uint32(1)
+        bits[i] = np.uint32(bits[i] + _ROUND_DOWN_BIAS + odd) & _KEEP
+        values[i] = tiny if abs(x) < _SUBNORMAL_BELOW else values[i]
 
 
 @njit_kernel
-def _move_codes(codes, g, eta, sat, stats):  # type: ignore[no-untyped-def]
+def _move_codes(codes: Any, g: Any, eta: Any, sat: Any, stats: Any) -> Any:
     """One block's update; stats: int64 [3]; returns the largest move in LSB."""
     largest = np.float32(0)
     low, high = np.float32(sat[0]), np.float32(sat[1])
@@ -152,7 +184,9 @@ def _move_codes(codes, g, eta, sat, stats):  # type: ignore[no-untyped-def]
 
 
 @njit_kernel
-def _faithful(codes, coefficients, eta, sat, row, tensor, step, key):  # type: ignore[no-untyped-def]
+def _faithful(
+    codes: Any, coefficients: Any, eta: Any, sat: Any, row: Any, tensor: Any, step: Any, key: Any
+) -> Any:
     rows, positions = codes.shape
     words = np.empty(4, np.uint64)
     g = np.empty(_BLOCK, np.float32)
@@ -163,10 +197,7 @@ def _faithful(codes, coefficients, eta, sat, row, tensor, step, key):  # type: i
             g[:] = 0
             for k in range(coefficients.shape[0]):
                 _block_words(row + r, start >> 7, tensor, step, k, key, words)
-                c = coefficients[k]
-                for i in range(_BLOCK):
-                    negative = (words[i >> 5] >> np.uint64(i & 31)) & _ONE
-                    g[i] = g[i] + (c if negative == 0 else -c)
+                _add_single(g, coefficients[k], words)
                 _round_to_half(g)
             block = codes[r, start : start + _BLOCK]
             largest = max(largest, _move_codes(block, g, eta, sat, stats))
@@ -203,9 +234,7 @@ def residual(
     """See npusim.zo.reference.residual."""
     row, tensor, step, _ = where
     return BlockStats(
-        *_residual(
-            masters, coefficients, mult, shift, scale, sat, row, tensor, step, _key(where)
-        )
+        *_residual(masters, coefficients, mult, shift, scale, sat, row, tensor, step, _key(where))
     )
 
 

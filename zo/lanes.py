@@ -32,7 +32,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a forward pass stands: step and key of the random numbers, mu, and the weights' kind."""
+    """Where a forward pass stands: step and key of the random numbers, mu, kind of weights."""
 
     step: int
     key: Key

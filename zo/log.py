@@ -42,7 +42,9 @@ class LogWriter:
         if found < size:
             raise CheckpointError(
                 "the log is shorter than its checkpoint says",
-                where=str(path), got=f"{found} bytes", wanted=f"at least {size}",
+                where=str(path),
+                got=f"{found} bytes",
+                wanted=f"at least {size}",
                 hint="Both files belong together; start a new run if one is lost.",
             )
         file = path.open("r+b")
@@ -111,13 +113,17 @@ def _record(line: bytes, where: str, first: bool) -> dict[str, Any]:
         raise CheckpointError("this line of the log is damaged", where=where) from error
     if (kind == "header") != first:
         raise CheckpointError(
-            "this is not a training log of npusim", where=where, got=f"a record of type {kind}",
+            "this is not a training log of npusim",
+            where=where,
+            got=f"a record of type {kind}",
             wanted="the header first, and once",
         )
     if first and record["schema_version"] != SCHEMA_VERSION:
         raise CheckpointError(
-            "the log has another format", where=where,
-            got=f"schema {record['schema_version']}", wanted=f"schema {SCHEMA_VERSION}",
+            "the log has another format",
+            where=where,
+            got=f"schema {record['schema_version']}",
+            wanted=f"schema {SCHEMA_VERSION}",
         )
     assert isinstance(record, dict)
     return record

@@ -158,8 +158,12 @@ def _one_step(run: Run, order: BatchOrder, watch: Watcher) -> None:
         run.last_score = log_score(run)
     watch(
         Progress(
-            run.state.step, run.state.forwards, record["q"], stepped.loss / 65536,
-            run.last_score, warnings,
+            run.state.step,
+            run.state.forwards,
+            record["q"],
+            stepped.loss / 65536,
+            run.last_score,
+            warnings,
         )
     )
 
@@ -221,8 +225,7 @@ def make_header(
         "fraction_bits": algorithm.update.fraction_bits,
         "q": list(algorithm.scheduler.qs),
         "tensors": [
-            {"id": t.id, "name": t.name, "node": t.node, "shape": list(t.shape),
-             "sat": list(t.sat)}
+            {"id": t.id, "name": t.name, "node": t.node, "shape": list(t.shape), "sat": list(t.sat)}
             for t in trainer.tensors
         ],
         "table": trainer.table,

@@ -83,7 +83,9 @@ class IntegerCrossEntropy:
         part = rest & ((1 << _LOG_REST_BITS) - 1)
         rise = (self.logs[i + 1] - self.logs[i]) * part
         half = 1 << (_LOG_REST_BITS - 1)
-        return (shift << FRACTION_BITS) + self.logs[i] + ((rise + half) >> _LOG_REST_BITS)
+        part_q16 = self.logs[i] + ((rise + half) >> _LOG_REST_BITS)
+        log2: Int64 = (shift << FRACTION_BITS) + part_q16
+        return log2
 
     def distance_q16(self, distance: Int64) -> Int64:
         """d * scale * log2 e in Q16, d = 0..255."""
@@ -113,7 +115,7 @@ class IntegerCrossEntropy:
 
 def check_labels(labels: npt.NDArray[np.int64], classes: int, where: str) -> None:
     """Raise DataError where a label names no output of the network."""
-    if labels.size and not (0 <= int(labels.min()) and int(labels.max()) < classes):
+    if labels.size and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
             "the labels do not fit the network's outputs",
             where=where,

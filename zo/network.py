@@ -79,7 +79,9 @@ def cut_network(program: Program) -> TrainedNetwork:
     if not value.type.lifted or len(wide) != 1:
         raise BadShape(
             "the logits are not one vector of class scores an image",
-            where=logits, got=value.type, wanted="a shape such as [N,10]",
+            where=logits,
+            got=value.type,
+            wanted="a shape such as [N,10]",
         )
     core = compile_graph(
         graph.cut((source,), (logits,)), program.profile, program.engine, program.lowering
@@ -108,7 +110,9 @@ def _quantized_input(graph: Graph) -> str:
     value = graph.inputs[0]
     if not value.type.lifted:
         raise BadShape(
-            "the network's batch cannot be changed", where=value.name, got=value.type,
+            "the network's batch cannot be changed",
+            where=value.name,
+            got=value.type,
             wanted="an operator graph that runs any number of images",
         )
     while value.type.dtype not in _CODE_TYPES:

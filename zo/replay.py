@@ -70,7 +70,13 @@ def replay_log(
             plans = header["table"][record["q_index"]][record["lr_index"]]
             coefficients = np.array(record["d"], np.int64)
             apply_update(
-                threads, kernels, algorithm, tensors, state.weights, coefficients, plans,
+                threads,
+                kernels,
+                algorithm,
+                tensors,
+                state.weights,
+                coefficients,
+                plans,
                 record["step"],
             )
             steps = record["step"] + 1

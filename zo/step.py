@@ -76,16 +76,20 @@ def train_step(trainer: Trainer, order: BatchOrder, state: TrainState) -> Steppe
     choice = algorithm.scheduler.choice(state.scheduler)
     q = algorithm.scheduler.qs[choice.q_index]
     evaluations = algorithm.estimator.evaluations(q)
-    point = Point(
-        state.step, algorithm.key, algorithm.settings.mu, algorithm.update.fraction_bits
-    )
+    point = Point(state.step, algorithm.key, algorithm.settings.mu, algorithm.update.fraction_bits)
     batch = order.batch(state.step)
     losses = trainer.lanes.losses(state.weights, evaluations, batch, point)
     coefficients = algorithm.estimator.coefficients(losses)
     plans = trainer.table[choice.q_index][choice.lr_index]
     stats = apply_update(
-        trainer.lanes.threads, trainer.kernels, algorithm, trainer.tensors, state.weights,
-        coefficients, plans, state.step,
+        trainer.lanes.threads,
+        trainer.kernels,
+        algorithm,
+        trainer.tensors,
+        state.weights,
+        coefficients,
+        plans,
+        state.step,
     )
     forwards = len(evaluations) * len(batch)
     record = {
@@ -129,9 +133,7 @@ def _advance(
     state.still += np.array([s.still for s in stats], np.int64)
     state.still_steps += 1
     observation = Observation(loss_sum, forwards, state.step % trainer.steps_per_epoch == 0)
-    state.scheduler, window_loss = trainer.algorithm.scheduler.update(
-        state.scheduler, observation
-    )
+    state.scheduler, window_loss = trainer.algorithm.scheduler.update(state.scheduler, observation)
     return window_loss
 
 

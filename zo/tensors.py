@@ -65,8 +65,8 @@ def select_trained(
     for tensor in chosen:
         _check_trainable(graph, tensor, store.codes(tensor.name))
     trained = tuple(_trained(t, store.codes(t.name)) for t in chosen)
-    for tensor in trained:
-        check_address(tensor.shape, tensor.id, purpose, where=tensor.name)
+    for one in trained:
+        check_address(one.shape, one.id, purpose, where=one.name)
     return trained
 
 
