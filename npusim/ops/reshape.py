@@ -83,13 +83,17 @@ def _unsqueezed(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(1 if i in chosen else next(rest) for i in range(rank))
 
 
+def _unchanged(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return shape
+
+
 _TARGETS = {
     "Reshape": _reshaped,
     "Flatten": _flattened,
     "Squeeze": _squeezed,
     "Unsqueeze": _unsqueezed,
-    "Identity": lambda unit, shape: shape,
-    "Dropout": lambda unit, shape: shape,
+    "Identity": _unchanged,
+    "Dropout": _unchanged,
 }
 
 

@@ -144,12 +144,13 @@ def _evaluate(node: Node, inputs: Mapping[str, Array], opset: int) -> Array:
         opset_imports=[onnx.helper.make_opsetid("", opset)],
     )
     try:
-        result = ReferenceEvaluator(model).run(None, {n: np.array(inputs[n]) for n in names})[0]
+        feeds = {n: np.array(inputs[n]) for n in names}
+        results: Any = ReferenceEvaluator(model).run(None, feeds)
     except Exception as error:  # the reference raises whatever NumPy raises
         raise ModelError(
             f"constant {node.op} cannot be computed", where=node.name, got=error
         ) from None
-    return np.asarray(result)
+    return np.asarray(results[0])
 
 
 def _attribute(key: str, value: Any) -> Any:

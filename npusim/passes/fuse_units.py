@@ -17,12 +17,9 @@ from npusim.ops.base import OnnxRow
 from npusim.passes.activation import ACTIVATIONS, bounds, clamp_of, exact_clamp
 from npusim.passes.builder import Builder
 from npusim.passes.qdq import DEQUANTIZE, QUANTIZE, codes_dtype, read_qparams
+from npusim.passes.refuse_unsupported import QUANTIZE_FIRST, unknown
 from npusim.passes.rewrite import consumers
 from npusim.passes.rows import row_of, since_of
-
-QUANTIZE_FIRST = (
-    "Quantize the network first, for instance with onnxruntime.quantization.quantize_static."
-)
 
 
 @dataclass(frozen=True)
@@ -46,27 +43,10 @@ class FuseUnits:
     """Raises UnsupportedOp or BadQuantization, naming the node, for what cannot become integers."""
 
     def __call__(self, graph: Graph) -> Graph:
-        require_quantized(graph)
         walk = _Walk(graph)
         for node in graph.nodes:
             walk.visit(node)
         return walk.finished()
-
-
-def require_quantized(graph: Graph) -> None:
-    """Refuse a float network by its first float computation.
-
-    Raises UnsupportedOp.
-    """
-    if any(n.op in (QUANTIZE, DEQUANTIZE) for n in graph.nodes):
-        return
-    for node in graph.nodes:
-        if row_of(node.op, "qdq") is not None:
-            raise UnsupportedOp(
-                f"{node.op} is a float operator: this network is not quantized",
-                where=node.name,
-                hint=QUANTIZE_FIRST,
-            )
 
 
 class _Walk:
@@ -160,11 +140,7 @@ class _Walk:
         row = row_of(node.op, "any", "float", "qdq")
         quantized = row_of(node.op, "qdq")
         if row is None:
-            raise UnsupportedOp(
-                f"operator {node.op} (opset {self.raw.opsets.get('', 0)}) cannot be run",
-                where=node.name,
-                hint="`npusim ops` lists the operators that can be run.",
-            )
+            raise unknown(self.raw, node)
         if quantized is not None and not self._movable(node, row):
             self.pending[node.outputs[0]] = Pending(node, quantized, "", (), node.origin)
             return

@@ -36,13 +36,12 @@ class HoistQuantize:
             if source is None or source.op == DEQUANTIZE:
                 continue
             if after and all(n.op == QUANTIZE for n in after):
-                for quantize in after:
-                    _hoist(work, node, quantize)
-                    readers[node.inputs[0]].append(work.nodes[quantize.name])
-                readers[node.inputs[0]] = [
-                    n for n in readers[node.inputs[0]] if n.name != node.name
-                ]
                 del work.nodes[node.name]
+                kept = [n for n in readers[node.inputs[0]] if n.name != node.name]
+                for index, quantize in enumerate(after):
+                    name = work.fresh(node.name) if index else node.name
+                    kept.append(_hoist(work, replace(node, name=name), quantize))
+                readers[node.inputs[0]] = kept
         return work.graph()
 
 
@@ -50,15 +49,16 @@ def _moves(node: Node) -> bool:
     return row_of(node.op, "any") is not None and node.op != "Concat"
 
 
-def _hoist(work: Rewrite, node: Node, quantize: Node) -> None:
-    """node -> quantize becomes quantize -> (a copy of) node; the quantize keeps its node name."""
+def _hoist(work: Rewrite, node: Node, quantize: Node) -> Node:
+    """node -> quantize becomes quantize -> node; returns the quantize."""
     codes = work.fresh(f"{node.inputs[0]}_{quantize.name}")
     before = replace(quantize, inputs=(node.inputs[0], *quantize.inputs[1:]), outputs=(codes,))
     inputs = (codes, *node.inputs[1:])
     if node.op == "Pad":
         inputs = (codes, *_pad_inputs(work, node, quantize))
-    copy = replace(node, name=work.fresh(node.name), inputs=inputs, outputs=quantize.outputs)
-    work.replace(quantize.name, before, copy)
+    after = replace(node, inputs=inputs, outputs=quantize.outputs)
+    work.replace(quantize.name, before, after)
+    return before
 
 
 def _pad_inputs(work: Rewrite, node: Node, quantize: Node) -> tuple[str, ...]:

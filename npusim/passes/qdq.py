@@ -127,4 +127,5 @@ def quantized(values: Array, qparams: QParams, dtype: str) -> Array:
     with np.errstate(over="ignore"):
         steps = np.rint(values.astype(np.float32) / scale).astype(np.float64)
     codes = np.clip(steps + points, info.min, info.max)
-    return codes.astype(dtype).reshape(values.shape)
+    result: Array = codes.astype(dtype).reshape(values.shape)
+    return result

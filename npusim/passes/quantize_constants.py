@@ -8,15 +8,19 @@ that later passes see one form only. The codes keep the initializer's name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from npusim.errors import BadQuantization, UnsupportedOp
 from npusim.ir import Array, Graph, Node, QParams
+from npusim.passes.activation import ACTIVATIONS
 from npusim.passes.grid import grid_of
 from npusim.passes.qdq import DEQUANTIZE, dequantized, read_qparams
 from npusim.passes.rewrite import Rewrite, producers
+from npusim.passes.rows import row_of
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
 ELEMENTWISE = ("Add", "Mul")
@@ -34,12 +38,13 @@ class RecoverWeights:
         for node in graph.nodes:
             if node.op not in (*WEIGHTED, *ELEMENTWISE):
                 continue
-            if not any(_dequantized(made, i) for i in node.inputs[:2]):
+            if not any(dequantize_behind(made, i) for i in node.inputs[:2]):
                 continue
             for index, name in enumerate(node.inputs[:2]):
                 array = work.constants.get(name)
                 if array is not None and array.dtype.kind == "f":
-                    axis = _channel_axis(node, array) if node.op in WEIGHTED else None
+                    weighted = node.op in WEIGHTED
+                    axis = channel_axis(node.op, node.attrs, array.ndim) if weighted else None
                     _recover(work, node, index, axis)
         return work.graph()
 
@@ -59,14 +64,21 @@ class QuantizeBias:
         return work.graph()
 
 
-def _dequantized(made: dict[str, Node], name: str) -> bool:
-    return name in made and made[name].op == DEQUANTIZE
+def dequantize_behind(made: Mapping[str, Node], name: str) -> Node | None:
+    """The DequantizeLinear that gives ``name`` its scale.
+
+    Looks through operators that keep the scale: those that move elements, Relu and Clip.
+    """
+    node = made.get(name)
+    while node is not None and node.op != DEQUANTIZE:
+        keeps = node.op in ACTIVATIONS or row_of(node.op, "any") is not None
+        node = made.get(node.inputs[0]) if keeps and node.op != "Concat" else None
+    return node
 
 
-def _channel_axis(node: Node, array: Array) -> int:
-    if node.op == "Conv" or (node.op == "Gemm" and node.attrs.get("transB", 0)):
-        return 0
-    return array.ndim - 1
+def channel_axis(op: str, attrs: Mapping[str, Any], rank: int) -> int:
+    """The axis of output channels in the weights of a Conv, Gemm or MatMul."""
+    return 0 if op == "Conv" or (op == "Gemm" and attrs.get("transB", 0)) else rank - 1
 
 
 def _recover(work: Rewrite, node: Node, index: int, axis: int | None) -> None:
@@ -84,10 +96,10 @@ def _recover(work: Rewrite, node: Node, index: int, axis: int | None) -> None:
         )
     codes, qparams = found
     used = any(name in n.inputs for n in work.nodes.values() if n.name != node.name)
-    _insert(work, node, index, work.fresh(f"{name}_codes") if used else name, codes, qparams)
+    insert_codes(work, node, index, work.fresh(f"{name}_codes") if used else name, codes, qparams)
 
 
-def _insert(
+def insert_codes(
     work: Rewrite, node: Node, index: int, name: str, codes: Array, qparams: QParams
 ) -> None:
     """Make input ``index`` of the node the dequantized constant ``codes`` called ``name``."""
@@ -111,9 +123,10 @@ def _insert(
 
 def _product_scale(graph: Graph, made: dict[str, Node], node: Node) -> Array | None:
     """float32 sx * sw, one or one a channel; None where either is not quantized."""
-    if not all(_dequantized(made, i) for i in node.inputs[:2]):
+    sources = [dequantize_behind(made, i) for i in node.inputs[:2]]
+    if sources[0] is None or sources[1] is None:
         return None
-    x, w = (read_qparams(graph, made[i]) for i in node.inputs[:2])
+    x, w = read_qparams(graph, sources[0]), read_qparams(graph, sources[1])
     if x.per_channel:
         return None
     product: Array = np.float32(x.scale[0]) * w.scales()
@@ -132,7 +145,8 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
         close = np.allclose(qparams.scales(), scale, rtol=SCALE_TOLERANCE, atol=0)
         if codes.dtype == np.int32 and close and not any(qparams.zero_point):
             return
-        numbers, name = dequantized(codes, qparams), source.inputs[0]
+        numbers = dequantized(codes, qparams)
+        name = work.fresh(f"{source.inputs[0]}_rescaled")
     if not np.isfinite(numbers).all():
         raise BadQuantization("bias is not finite", where=name)
     rounded = np.rint(numbers.astype(np.float32).reshape(-1) / scale)
@@ -145,7 +159,6 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
             hint="The scales of input and weights are too small for it.",
         )
     shared = sum(name in n.inputs for n in work.nodes.values()) > 1
-    result = QParams.make(scale, 0, 0)
     wish = work.fresh(f"{name}_codes") if shared else name
     codes = rounded.astype(np.int32).reshape(numbers.shape)
-    _insert(work, node, 2, wish, codes, result)
+    insert_codes(work, node, 2, wish, codes, QParams.make(scale, 0, 0))
