@@ -7,6 +7,7 @@ JSON file beside the model and the weights as floats on their grid.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import onnx
 
 from npusim.ir import Array, Graph, Node, QParams, TensorType, Value
+from npusim.numerics.profile import Profile
 from npusim.ops.avgpool import SPEC as AVGPOOL
 from npusim.ops.conv import ConvAttrs
 from npusim.ops.pad import PadAttrs
@@ -95,3 +97,8 @@ def _typed(values: dict[str, Value], node: Node, initializers: dict[str, Array])
     inferred = spec_of(node.op).infer(graph.site(node.name))
     value = values[node.outputs[0]]
     return Value(value.name, inferred, value.qparams)
+
+
+def with_switch(profile: Profile, name: str, value: Any) -> Profile:
+    """The profile with one switch changed."""
+    return replace(profile, switches={**profile.switches, name: value})
