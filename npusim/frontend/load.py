@@ -16,7 +16,11 @@ def load(path: str | os.PathLike[str]) -> Graph:
     Raises npusim.errors.ModelError (or a subclass), which names the file, node or tensor, where
     the network cannot be read or cannot be run exactly.
     """
-    graph = read(Path(path))
+    return finished(read(Path(path)))
+
+
+def finished(graph: Graph) -> Graph:
+    """A raw graph after every pass of the pipeline."""
     for step in PIPELINE:
         graph = step(graph)
     return graph

@@ -36,7 +36,7 @@ def read(path: str | Path) -> Graph:
     be read; see the module's head for what the graph holds.
     """
     file = Path(path)
-    return _to_graph(read_model(file), file)
+    return to_graph(read_model(file), file)
 
 
 def read_model(file: Path) -> onnx.ModelProto:
@@ -157,7 +157,8 @@ def node_name(node: onnx.NodeProto, index: int) -> str:
     return str(node.name) or f"{node.op_type}_{index}"
 
 
-def _to_graph(model: onnx.ModelProto, file: Path) -> Graph:
+def to_graph(model: onnx.ModelProto, file: Path) -> Graph:
+    """The raw graph of a message that holds all its data; ``file`` is where it came from."""
     initializers = {t.name: to_array(t) for t in model.graph.initializer}
     inputs = tuple(
         Value(v.name, _type_of(v)) for v in model.graph.input if v.name not in initializers
