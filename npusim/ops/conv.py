@@ -127,7 +127,9 @@ def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
     return accumulate(site, grouped.reshape(x.shape[0], -1, *x.shape[2:]), part)
 
 
-NEURAL_ART = neural_art_weighted.Geometry(window, lambda site, w: w, segment_sums, axis=1)
+NEURAL_ART = neural_art_weighted.Geometry(
+    window, lambda site, w: w, segment_sums, axis=1, kernel="conv_bind:bind_conv"
+)
 
 
 def convert(unit: Unit) -> Step:

@@ -77,7 +77,9 @@ def segment_sums(site: Site, x: Array, w: Array, segment: Segment) -> Array:
     return np.asarray(x[..., first:last] @ outputs_first(site, w)[:, first:last].T)
 
 
-NEURAL_ART = neural_art_weighted.Geometry(window, outputs_first, segment_sums, axis=-1)
+NEURAL_ART = neural_art_weighted.Geometry(
+    window, outputs_first, segment_sums, axis=-1, kernel="conv_bind:bind_gemm"
+)
 
 
 def convert(unit: Unit) -> Step:

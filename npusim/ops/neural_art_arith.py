@@ -106,9 +106,9 @@ def _reference_average(site: Site, lowered: Lowered, inputs: Inputs) -> Array:
     return lowered.apply(sums, counts)
 
 
-ADD = Rule(_lower_add, _reference_pair)
-MUL = Rule(_lower_mul, _reference_pair)
-REQUANTIZE = Rule(_lower_requantize, _reference_requantize)
-CONCAT = Rule(_lower_concat, _reference_concat)
+ADD = Rule(_lower_add, _reference_pair, "elementwise:bind_binary")
+MUL = Rule(_lower_mul, _reference_pair, "elementwise:bind_binary")
+REQUANTIZE = Rule(_lower_requantize, _reference_requantize, "elementwise:bind_unary")
+CONCAT = Rule(_lower_concat, _reference_concat, "elementwise:bind_concat")
 GLOBAL_AVERAGE = Rule(_lower_mean, _reference_mean)
 AVERAGE = Rule(_lower_average, _reference_average)

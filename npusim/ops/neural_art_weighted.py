@@ -32,12 +32,14 @@ class Geometry(NamedTuple):
     channels_first: weights in the file's shape -> [channels, ...].
     sums: (site, centred x, centred w in the file's shape, segment) -> exact sums of the segment.
     axis: of the channels in sums and output.
+    kernel: see npusim.ops.base.Rule.
     """
 
     window: Callable[[Site, str], Window]
     channels_first: Callable[[Site, Array], Array]
     sums: Callable[[Site, Array, Array, Segment], Array]
     axis: int
+    kernel: str
 
 
 class Counts(NamedTuple):
@@ -66,7 +68,7 @@ def rule(geometry: Geometry) -> Rule:
         assert isinstance(lowered, Convolution)
         return run(geometry, site, lowered, inputs).values
 
-    return Rule(lower, reference)
+    return Rule(lower, reference, geometry.kernel)
 
 
 def run(
