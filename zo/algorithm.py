@@ -115,14 +115,14 @@ class Algorithm:
 
 
 def compose(settings: Settings) -> Algorithm:
-    """The algorithm that the settings describe.
+    """The algorithm that the settings describe; its own settings have no None for a default.
 
     Raises UsageError where a setting is unknown or out of range.
     """
+    update = make_update(settings.update)
+    settings = dataclasses.replace(settings, lr=settings.rate, lr_scaling=settings.scaling)
     _check(settings)
-    return Algorithm(
-        settings, Rademacher(), TwoSided(), _scheduler(settings), make_update(settings.update)
-    )
+    return Algorithm(settings, Rademacher(), TwoSided(), _scheduler(settings), update)
 
 
 def _scheduler(settings: Settings) -> FixedQ | QScheduler:
@@ -139,7 +139,6 @@ def _scheduler(settings: Settings) -> FixedQ | QScheduler:
 
 
 def _check(settings: Settings) -> None:
-    make_update(settings.update)
     for name, least in (("batch", 1), ("mu", 1), ("patience", 1), ("q_max", 1), ("crc_every", 1)):
         value = getattr(settings, name)
         if value < least:

@@ -1,18 +1,14 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped, in one HDF5 file.
 
-Writing is atomic: the file is made in memory, written to a temporary file in the same directory,
-flushed to the disk and renamed over the old one. (HDF5 itself cannot be relied on to survive a
-full disk, hence the detour over memory.)
+Writing is atomic (npusim.files). The file is made in memory first, since HDF5 itself cannot be
+relied on to survive a full disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import io
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import CheckpointError
+from npusim.files import replacing
 from npusim.zo.reference import exposed
 from npusim.zo.schedulers import State
 from npusim.zo.state import TrainState
@@ -60,37 +57,14 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     """
     image = _to_hdf5(checkpoint)
     try:
-        write_atomically(path, image)
+        with replacing(path) as file:
+            file.write(image)
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint cannot be written: {error.strerror}",
             where=str(path),
             hint="The previous checkpoint, if any, is intact: make room and use --resume.",
         ) from error
-
-
-def write_atomically(path: Path, data: bytes | memoryview) -> None:
-    """Temporary file beside ``path``, fsync, rename, fsync of the directory.
-
-    Raises OSError; the temporary file is then removed.
-    """
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

@@ -88,10 +88,9 @@ class Run:
         codes = [exposed(w, bits) for w in self.state.weights]
         return exposed_store(self.store, self.trainer.tensors, codes)
 
-    def evaluate(self) -> Score:
-        """The unperturbed network on the validation images."""
+    def evaluate(self, data: Labelled) -> Score:
+        """The unperturbed network on labelled images."""
         bits = self.trainer.algorithm.update.fraction_bits
-        data = self.validation
         loss_sum, correct = self.trainer.lanes.evaluate(self.state.weights, bits, data)
         return Score(correct, len(data), loss_sum / len(data) / 65536)
 
@@ -108,6 +107,8 @@ class Run:
 def run_loop(run: Run, limits: Limits, stop: StopRequest, watch: Watcher) -> bool:
     """Train until a limit or a signal; leaves a checkpoint of the last step.
 
+    What is logged after that checkpoint (last score, CRC) is written anew if the run is resumed.
+
     Returns:
         True where a limit was reached, False where a signal asked to stop.
 
@@ -121,6 +122,8 @@ def run_loop(run: Run, limits: Limits, stop: StopRequest, watch: Watcher) -> boo
         if run.state.step % limits.checkpoint_every == 0:
             run.checkpoint()
     run.checkpoint()
+    if finished:
+        run.last_score = log_score(run)
     reason = "finished" if finished else "interrupted"
     run.log.write(
         {"type": "stop", "reason": reason, "step": run.state.step, "crc": run.weights().crc()}
@@ -170,7 +173,7 @@ def _one_step(run: Run, order: BatchOrder, watch: Watcher) -> None:
 
 def log_score(run: Run) -> Score:
     """Evaluate now and write the record of it."""
-    score = run.evaluate()
+    score = run.evaluate(run.validation)
     run.log.write(
         {
             "type": "evaluation",

@@ -1,0 +1,320 @@
+"""A whole training run from a model file to a trained one: what ``npusim train`` does."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import npusim
+from npusim.errors import CheckpointError, DataError, UsageError
+from npusim.frontend.export import export
+from npusim.numerics.lowered import lowering_from_json, lowering_to_json
+from npusim.program import Program
+from npusim.weights import WeightStore
+from npusim.zo import reference
+from npusim.zo.algorithm import Settings, compose
+from npusim.zo.checkpoint import Checkpoint, load_checkpoint
+from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
+from npusim.zo.lanes import Lanes, Threads
+from npusim.zo.log import LogWriter
+from npusim.zo.loop import (
+    CHECKPOINT_NAME,
+    LOG_NAME,
+    Limits,
+    Run,
+    Score,
+    Watcher,
+    log_score,
+    make_header,
+    run_loop,
+)
+from npusim.zo.network import Labelled, TrainedNetwork, cut_network
+from npusim.zo.replay import Replayed, replay_log
+from npusim.zo.state import initial_state
+from npusim.zo.step import Trainer
+from npusim.zo.stop import StopRequest
+from npusim.zo.tensors import select_trained
+
+TRAINED_NAME = "trained.onnx"
+LOWERING_KEY = "npusim.lowering"
+MOST_IMAGES_A_CALL = 64
+
+
+@dataclass(frozen=True)
+class TrainRequest:
+    """What a run is asked for.
+
+    model: the ONNX file. out: the folder for log, checkpoint and result.
+    settings, data: fields of Settings and DataSpec that the user gave; the others come from the
+        checkpoint of a resumed run, or are the defaults.
+    profile: numerics profile, None: the checkpoint's or the default.
+    resume: go on from the checkpoint in ``out``. overwrite: replace a run that is there.
+    """
+
+    model: Path
+    out: Path
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+    profile: str | None = None
+    engine: str = "fast"
+    threads: int = 1
+    resume: bool = False
+    overwrite: bool = False
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """The outcome. Scores are None where a run was interrupted (after) or saw no shift (clean).
+
+    finished: False where a signal stopped it; it can then be resumed.
+    """
+
+    finished: bool
+    step: int
+    forwards: int
+    crc: int
+    before: Score
+    after: Score | None
+    clean_before: Score | None
+    clean_after: Score | None
+    files: Mapping[str, Path]
+    notes: tuple[str, ...]
+    settings: Settings
+    data: DataSpec
+
+
+def train(request: TrainRequest, watch: Watcher) -> TrainResult:
+    """Train, or go on training, until a limit or a signal.
+
+    Args:
+        watch: called after every step.
+
+    Raises NpusimError; see the modules that do the work.
+    """
+    old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
+    settings, spec, profile = _resolve(request, old)
+    algorithm = compose(settings)
+    lowering = lowering_from_json(old.header["lowering"]) if old else None
+    program = npusim.compile(npusim.load(request.model), profile, request.engine, lowering)
+    network = cut_network(program)
+    algorithm.check(network)
+    kernels = kernel_module(request.engine)
+    tensors = select_trained(
+        program.graph, program.weights, settings.train_layers, algorithm.direction.purpose
+    )
+    splits = open_splits(spec, program.graph, settings.seed)
+    training = encode_inputs(splits.training, network)
+    if len(training) < settings.batch:
+        raise DataError(
+            "there are fewer training images than a batch holds",
+            where=splits.training.dataset.source,
+            got=len(training),
+            wanted=settings.batch,
+            hint="Use a smaller --batch.",
+        )
+    with Threads(request.threads) as threads:
+        chunk = min(max(settings.batch, 16), MOST_IMAGES_A_CALL)
+        lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk)
+        trainer = Trainer(
+            algorithm, tensors, algorithm.table(len(tensors)), kernels, lanes, training
+        )
+        session = _Session(request, program, network, splits, trainer, spec)
+        return session.run(old, watch)
+
+
+def replay(
+    model: Path, log: Path, profile: str | None = None, engine: str = "fast", threads: int = 1
+) -> Replayed:
+    """Rebuild a run's weights from its model and its log, and compare every CRC in the log."""
+    program = npusim.compile(npusim.load(model), profile=profile, engine=engine)
+    with Threads(threads) as pool:
+        return replay_log(log, program.graph, program.weights, kernel_module(engine), pool)
+
+
+def kernel_module(engine: str) -> ModuleType:
+    """The Numba kernels, or the NumPy reference with the same functions."""
+    if engine == "numpy":
+        return reference
+    from npusim.zo import kernels
+
+    return kernels
+
+
+@dataclass(frozen=True)
+class _Session:
+    """The parts of one call of ``train``."""
+
+    request: TrainRequest
+    program: Program
+    network: TrainedNetwork
+    splits: Splits
+    trainer: Trainer
+    spec: DataSpec
+
+    def run(self, old: Checkpoint | None, watch: Watcher) -> TrainResult:
+        validation = encode_inputs(self.splits.validation, self.network)
+        unshifted = self.splits.clean
+        clean = encode_inputs(unshifted, self.network) if unshifted is not None else None
+        with StopRequest() as stop:
+            run = self._fresh(validation, clean) if old is None else self._again(validation, old)
+            try:
+                finished = run_loop(run, self.request.limits, stop, watch)
+                return self._result(run, finished, clean)
+            finally:
+                run.log.close()
+
+    def _header(self, validation: Labelled) -> dict[str, Any]:
+        lowering = lowering_to_json(self.program.lowering)
+        store, profile = self.program.weights, self.program.profile.name
+        return make_header(self.trainer, store, validation, profile, lowering)
+
+    def _fresh(self, validation: Labelled, clean: Labelled | None) -> Run:
+        _prepare_folder(self.request)
+        header = self._header(validation)
+        algorithm = self.trainer.algorithm
+        state = initial_state(
+            algorithm.update, algorithm.scheduler, self.trainer.tensors, self.program.weights
+        )
+        log = LogWriter.create(self.request.out / LOG_NAME)
+        run = Run(
+            self.trainer, self.program.weights, state, validation, header, log, self.request.out
+        )
+        log.write(header)
+        run.last_score = log_score(run)
+        run.options = {
+            "data": self.spec.to_json(),
+            "before": dataclasses.asdict(run.last_score),
+            "clean_before": dataclasses.asdict(run.evaluate(clean)) if clean else None,
+        }
+        run.checkpoint()
+        return run
+
+    def _again(self, validation: Labelled, old: Checkpoint) -> Run:
+        header = self._header(validation)
+        _check_same(old.header, header, self.request)
+        log = LogWriter.reopen(self.request.out / LOG_NAME, old.log_bytes)
+        run = Run(
+            self.trainer,
+            self.program.weights,
+            old.state,
+            validation,
+            old.header,
+            log,
+            self.request.out,
+            old.run,
+        )
+        if run.weights().crc() != old.weights_crc:
+            raise CheckpointError(
+                "the weights in the checkpoint are damaged",
+                where=str(self.request.out / CHECKPOINT_NAME),
+                got=f"CRC {run.weights().crc():08x}",
+                wanted=f"{old.weights_crc:08x}",
+            )
+        return run
+
+    def _result(self, run: Run, finished: bool, clean: Labelled | None) -> TrainResult:
+        store = run.weights()
+        files = {"log": self.request.out / LOG_NAME, "checkpoint": run.folder / CHECKPOINT_NAME}
+        if finished:
+            files["trained"] = self.request.out / TRAINED_NAME
+            message = self._export(store, files["trained"])
+        return TrainResult(
+            finished=finished,
+            step=run.state.step,
+            forwards=run.state.forwards,
+            crc=store.crc(),
+            before=Score(**run.options["before"]),
+            after=run.last_score if finished else None,
+            clean_before=Score(**run.options["clean_before"]) if clean else None,
+            clean_after=run.evaluate(clean) if clean and finished else None,
+            files=files,
+            notes=(*self.splits.notes, *([message] if finished else [])),
+            settings=self.trainer.algorithm.settings,
+            data=self.spec,
+        )
+
+    def _export(self, store: WeightStore, path: Path) -> str:
+        """Write the trained network; a sentence about what was written."""
+        program = self.program
+        frozen = {
+            "profile": program.profile.name,
+            "weights_crc": program.weights.crc(),
+            "nodes": lowering_to_json(program.lowering),
+        }
+        metadata = {LOWERING_KEY: json.dumps(frozen, separators=(",", ":"))}
+        return export(program.graph, store, path, metadata).message
+
+
+def _resolve(
+    request: TrainRequest, old: Checkpoint | None
+) -> tuple[Settings, DataSpec, str | None]:
+    """Settings, data and profile of the run: the user's over the defaults, or the checkpoint's.
+
+    Raises UsageError where the user asks a resumed run for another value than it began with.
+    """
+    if old is None:
+        settings = dataclasses.replace(Settings(), **request.settings)
+        return settings, dataclasses.replace(DataSpec(), **request.data), request.profile
+    settings = Settings.from_json(old.header["settings"])
+    spec = DataSpec.from_json(old.run["data"])
+    given = {**request.settings, **request.data}
+    kept = {**settings.to_json(), **spec.to_json()}
+    if request.profile is not None:
+        given["profile"], kept["profile"] = request.profile, old.header["profile"]
+    for name, value in given.items():
+        if value != kept[name]:
+            raise UsageError(
+                "a resumed run keeps the options it began with",
+                where=f"--{name.replace('_', '-')}",
+                got=value,
+                wanted=kept[name],
+                hint="Leave the option out, or start a new run in another --out.",
+            )
+    return settings, spec, old.header["profile"]
+
+
+def _prepare_folder(request: TrainRequest) -> None:
+    """Make the folder; refuse or clear away an earlier run."""
+    earlier = [request.out / name for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME)]
+    if any(path.exists() for path in earlier) and not request.overwrite:
+        raise UsageError(
+            "there is a run in this folder already",
+            where=str(request.out),
+            hint="Go on with it by --resume, replace it by --overwrite, or choose another --out.",
+        )
+    request.out.mkdir(parents=True, exist_ok=True)
+    for path in earlier:
+        path.unlink(missing_ok=True)
+
+
+def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], request: TrainRequest) -> None:
+    """Raise CheckpointError where model or data are not those that the run began with."""
+    differences = {
+        "model_crc": "the model's weights",
+        "data_crc": "the training images",
+        "validation_crc": "the validation images",
+        "tensors": "the trained tensors",
+        "table": "the constants of the update",
+    }
+    for name, what in differences.items():
+        if _plain(old[name]) != _plain(new[name]):
+            raise CheckpointError(
+                f"the run cannot be resumed: {what} are not those it began with",
+                where=str(request.out / CHECKPOINT_NAME),
+                hint="Give the model and the data that the run started from.",
+            )
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back: tuples are lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
