@@ -121,7 +121,7 @@ class DataSet:
         digest.update(self.labels.astype("<i8").tobytes())
         for image in self._each():
             digest.update(repr((image.shape, str(image.dtype))).encode())
-            digest.update(np.ascontiguousarray(image))
+            digest.update(image.tobytes())
         return digest.hexdigest()
 
     def _each(self) -> Iterator[Array]:

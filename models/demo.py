@@ -18,6 +18,8 @@ class DemoTask:
     train_split: the images to adapt on. test_split: images that neither the pre-training nor the
         adaptation ever sees.
     train_shift_seed, test_shift_seed: two draws of the noise.
+    lr, max_forwards: learning rate (in the unit of zeroth-order training: LSB^2 per nat per
+        image-forward) and budget, in image-forwards, that adapt it in about a minute.
     """
 
     model_path: Path
@@ -27,6 +29,8 @@ class DemoTask:
     test_split: str
     train_shift_seed: int
     test_shift_seed: int
+    lr: float
+    max_forwards: int
 
 
 def demo_task() -> DemoTask:
@@ -34,9 +38,11 @@ def demo_task() -> DemoTask:
     return DemoTask(
         model_path=MODEL_PATH,
         data="digits",
-        shift="rotation:35,noise:0.1",
+        shift="rotation:30,noise:0.1",
         train_split="train",
         test_split="test",
         train_shift_seed=1,
         test_shift_seed=2,
+        lr=0.5,
+        max_forwards=100_000,
     )

@@ -161,9 +161,10 @@ class Preprocess:
         mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
         values = (images.astype(np.float32) * np.float32(self.scale) - mean) / std
         if self.dtype == "float32":
-            return values
+            return np.asarray(values)
         limits = np.iinfo(self.dtype)
-        return np.clip(np.rint(values), limits.min, limits.max).astype(self.dtype)
+        codes: Array = np.clip(np.rint(values), limits.min, limits.max).astype(self.dtype)
+        return codes
 
 
 def _bad(name: str, got: object, wanted: object) -> DataError:
@@ -213,8 +214,10 @@ def _luma(images: Array) -> Array:
     """ITU-R 601 luma of RGB, [n, H, W, 1]; for uint8 in Pillow's 16-bit fixed point."""
     if images.dtype == np.uint8:
         weights = np.array([19595, 38470, 7471], np.uint32)
-        return (((images * weights).sum(axis=3, keepdims=True) + 0x8000) >> 16).astype(np.uint8)
-    return (images * np.array([0.299, 0.587, 0.114], np.float32)).sum(axis=3, keepdims=True)
+        luma = ((images * weights).sum(axis=3, keepdims=True) + 0x8000) >> 16
+        return np.asarray(luma, np.uint8)
+    weighted = images * np.array([0.299, 0.587, 0.114], np.float32)
+    return np.asarray(weighted.sum(axis=3, keepdims=True), np.float32)
 
 
 def check(preprocess: Preprocess, target: Value, dataset: DataSet, classes: int | None) -> None:

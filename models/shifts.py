@@ -83,7 +83,7 @@ def _rotation(images: Floats, degrees: float, streams: list[np.random.SeedSequen
 def _contrast(images: Floats, factor: float, streams: list[np.random.SeedSequence]) -> Floats:
     """Towards each image's own mean, a channel at a time (as CIFAR-10-C's contrast)."""
     mean = images.mean(axis=(1, 2), keepdims=True)
-    return mean + factor * (images - mean)
+    return np.asarray(mean + factor * (images - mean))
 
 
 def _colour(images: Floats, amount: float, streams: list[np.random.SeedSequence]) -> Floats:
@@ -95,7 +95,7 @@ def _colour(images: Floats, amount: float, streams: list[np.random.SeedSequence]
             got=f"{images.shape[3]} channel",
             wanted="3 channels",
         )
-    return images * np.array([1.0 + amount, 1.0, 1.0 - amount])
+    return np.asarray(images * np.array([1.0 + amount, 1.0, 1.0 - amount]))
 
 
 KINDS = {
