@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import neural_art_nets
 import numpy as np
 import pytest
 
 import npusim
+from npusim.ir import Graph
 from npusim.numerics import neural_art
 from npusim.numerics import neural_art_lowering as formulas
 from npusim.numerics.neural_art_epilogue import Convolution, GlobalAverage, OneStep, TwoStep
 from npusim.numerics.neural_art_passes import UNSIGNED, Window
-from npusim.numerics.profile import load_profile
+from npusim.numerics.profile import Profile, load_profile
 from npusim.numerics.requant import read_only
 
 NETWORKS = ("conv16_3x3", "conv32_1x1", "conv32_5x5", "depthwise_3x3")
@@ -27,12 +28,17 @@ def _board(folder: Path) -> tuple[Any, Any]:
         return file["c_inputs_1"], y.reshape(y.shape[0], -1)
 
 
+def _outputs(graph: Graph, profile: Profile, x: Any) -> Any:
+    program = npusim.compile(graph, profile, engine="numpy")
+    return program.run({graph.inputs[0].name: x})[graph.outputs[0].name]
+
+
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_output_of_the_board_is_reproduced(shared: Path, network: str) -> None:
     folder = shared / "golden" / "neural_art" / network
     x, board = _board(folder)
-    program = npusim.compile(neural_art_nets.load(folder), "neural-art", engine="numpy")
-    assert np.array_equal(program.run({"x": x})["y"], board)
+    graph = npusim.load(folder / "model.onnx")
+    assert np.array_equal(_outputs(graph, load_profile("neural-art"), x), board)
 
 
 @pytest.mark.long
@@ -40,7 +46,8 @@ def test_the_board_tells_the_rules_apart(shared: Path) -> None:
     """Each of these differs on the 5x5 network, so equality above is worth something."""
     folder = shared / "golden" / "neural_art" / "conv32_5x5"
     x, board = _board(folder)
-    graph = neural_art_nets.load(folder)
+    graph = npusim.load(folder / "model.onnx")
+    profile = load_profile("neural-art")
     for switch, value in (
         ("requant", "one_step"),
         ("max_rows", 5),
@@ -49,9 +56,8 @@ def test_the_board_tells_the_rules_apart(shared: Path) -> None:
         ("shift", 3),
         ("shift", 5),
     ):
-        profile = load_profile("neural-art")
-        changed = neural_art_nets.with_switch(profile, switch, value)
-        y = npusim.compile(graph, changed, engine="numpy").run({"x": x})["y"]
+        changed = replace(profile, switches={**profile.switches, switch: value})
+        y = _outputs(graph, changed, x)
         assert np.count_nonzero(y != board) > 0, (switch, value)
 
 
@@ -157,7 +163,7 @@ def one_channel(**numbers: Any) -> OneStep:
 
 
 def test_the_classes_of_a_golden_network(shared: Path) -> None:
-    graph = neural_art_nets.load(shared / "golden" / "neural_art" / "conv32_5x5")
+    graph = npusim.load(shared / "golden" / "neural_art" / "conv32_5x5" / "model.onnx")
     lowering = npusim.compile(graph, "neural-art", engine="numpy").lowering
     assert isinstance(lowering["Conv2D_3"], Convolution)
     assert isinstance(lowering["AveragePool_7"], GlobalAverage)
