@@ -10,12 +10,13 @@ from npusim.cli.data_options import DataRequest, data_options
 from npusim.cli.options import (
     engine_option,
     json_option,
+    lowering_option,
     profile_option,
     seed_option,
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, track
+from npusim.cli.terminal import emit, emit_json, say, track
 
 SCHEMA_VERSION = 1
 
@@ -31,6 +32,7 @@ SCHEMA_VERSION = 1
     help="Images held in memory at once; the result does not depend on it.",
 )
 @profile_option
+@lowering_option
 @seed_option
 @threads_option
 @engine_option
@@ -41,6 +43,7 @@ def command(
     request: DataRequest,
     batch: int,
     profile: str | None,
+    lowering: str | None,
     seed: int,
     threads: int,
     engine: str,
@@ -50,11 +53,14 @@ def command(
     import npusim
     from npusim.cli.data_options import open_inputs
     from npusim.evaluation import Accuracy, class_scores, score_chunks, total
+    from npusim.lowering import compile_chosen
 
     graph = npusim.load(model)
     class_scores(graph)
     inputs = open_inputs(request, graph, prefer="test", seed=seed)
-    program = npusim.compile(graph, profile=profile, engine=engine)
+    program, note = compile_chosen(graph, profile, engine, lowering)
+    if note:
+        say(f"note: {note}")
     parts: list[Accuracy] = []
     chunks = score_chunks(program, inputs, batch, threads)
     for part in track(chunks, len(inputs), "images", size=lambda done: done.total):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from npusim.cli.options import json_option, profile_option, verbosity_options
-from npusim.cli.terminal import emit, emit_json, emit_table
+from npusim.cli.options import json_option, lowering_option, profile_option, verbosity_options
+from npusim.cli.terminal import emit, emit_json, emit_table, say
 
 if TYPE_CHECKING:
     from npusim.report.model import ModelReport, TensorRow
@@ -28,24 +28,34 @@ SHOWN = 6
     is_flag=True,
     help="Also show the integers or float32 numbers each operator computes with.",
 )
+@lowering_option
 @profile_option
 @json_option
 @verbosity_options
-def command(model: Path, show_lowering: bool, profile: str | None, as_json: bool) -> None:
+def command(
+    model: Path, show_lowering: bool, lowering: str | None, profile: str | None, as_json: bool
+) -> None:
     """Show MODEL's operators and where they run, its quantization, parameters and MACs."""
     import npusim
+    from npusim.lowering import compile_chosen
+    from npusim.numerics.lowered import lowering_to_json
     from npusim.numerics.profile import DEFAULT_PROFILE, load_profile
     from npusim.report.model import model_report
 
-    chosen = load_profile(profile or DEFAULT_PROFILE)
     graph = npusim.load(model)
-    report = model_report(graph, chosen)
-    lowering = None
-    if show_lowering:
-        program = npusim.compile(graph, profile=chosen.name, engine="numpy")
-        lowering = {name: numbers.to_json() for name, numbers in program.lowering.items()}
+    if not show_lowering:
+        _show(model_report(graph, load_profile(profile or DEFAULT_PROFILE)), None, as_json)
+        return
+    program, note = compile_chosen(graph, profile, "numpy", lowering)
+    if note:
+        say(f"note: {note}")
+    numbers = lowering_to_json(program.lowering)
+    _show(model_report(graph, program.profile), numbers, as_json)
+
+
+def _show(report: ModelReport, lowering: dict[str, Any] | None, as_json: bool) -> None:
     if as_json:
-        emit_json(report.to_json() | ({"lowering": lowering} if show_lowering else {}))
+        emit_json(report.to_json() | ({} if lowering is None else {"lowering": lowering}))
         return
     _summary(report)
     _operators(report)

@@ -89,6 +89,16 @@ def engine_option(function: F) -> F:
     )(function)
 
 
+def lowering_option(function: F) -> F:
+    """``lowering: str | None``; see npusim.lowering."""
+    return click.option(
+        "--lowering",
+        metavar="FILE|fresh",
+        help="Compute with the numbers of a JSON file where it names some, or with none of those "
+        "that a trained model carries.",
+    )(function)
+
+
 def verbosity_options(function: F) -> F:
     """-v and -q, which the session keeps: see npusim.cli.terminal."""
     louder = click.option(

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from npusim.cli.options import engine_option, profile_option, threads_option, verbosity_options
+from npusim.cli.options import (
+    engine_option,
+    lowering_option,
+    profile_option,
+    threads_option,
+    verbosity_options,
+)
 from npusim.cli.terminal import say
 
 
@@ -33,6 +39,7 @@ from npusim.cli.terminal import say
     help="Also write the tensors whose names match; may be given several times.",
 )
 @profile_option
+@lowering_option
 @threads_option
 @engine_option
 @verbosity_options
@@ -42,6 +49,7 @@ def command(
     target: Path,
     taps: tuple[str, ...],
     profile: str | None,
+    lowering: str | None,
     threads: int,
     engine: str,
 ) -> None:
@@ -52,6 +60,7 @@ def command(
     """
     import npusim
     from npusim.arrays import check_output, read_arrays, write_arrays
+    from npusim.lowering import compile_chosen
     from npusim.runinfo import write_run_info
 
     check_output(target)
@@ -59,10 +68,18 @@ def command(
     arrays, ignored = read_arrays(source, [value.name for value in graph.inputs])
     if ignored:
         say(f"{source}: not inputs of the model, ignored: {', '.join(ignored)}")
-    program = npusim.compile(graph, profile=profile, engine=engine)
+    program, note = compile_chosen(graph, profile, engine, lowering)
+    if note:
+        say(f"note: {note}")
     outputs = program.run(arrays, taps=taps, threads=threads)
     write_arrays(target, outputs)
-    arguments = {"profile": program.profile.name, "taps": taps, "engine": engine}
+    arguments = {
+        "profile": program.profile.name,
+        "lowering": lowering,
+        "taps": taps,
+        "engine": engine,
+        "threads": threads,
+    }
     write_run_info(
         target.with_name(f"{target.stem}.run.json"), "run", arguments, [model, source], [target]
     )

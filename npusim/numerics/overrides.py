@@ -85,6 +85,12 @@ def _fitted(old: Any, value: Any, where: str) -> Any:
         return _array(old, value, where)
     if isinstance(old, tuple):
         return _items(old, value, where)
+    if isinstance(old, bool):
+        if not isinstance(value, bool):
+            raise UsageError(
+                "a value of another type", where=where, got=repr(value), wanted="true or false"
+            )
+        return value
     if isinstance(old, str):
         return _typed(value, str, where, "a text")
     if isinstance(old, float):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import ModuleType
@@ -146,13 +147,17 @@ def test_a_verbs_number_is_the_exit_code(verb: list[object]) -> None:
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    code = (
-        "import os, sys; r, w = os.pipe(); os.close(r); os.dup2(w, 1); "
-        "from npusim.cli import main; sys.exit(main(['ops', '--json']))"
-    )
+    reader, writer = os.pipe()
+    os.close(reader)
     result = subprocess.run(
-        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        [sys.executable, "-m", "npusim.cli", "ops", "--json"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
     )
+    os.close(writer)
     assert result.returncode == npusim.cli.PIPE_CLOSED
     assert result.stderr == ""
 

@@ -149,3 +149,23 @@ def test_truncated_models_are_exit_code_3(
     assert "cut.onnx" in shown.err
     assert "Traceback" not in shown.err
     assert shown.out == ""
+
+
+def test_a_lowering_file_changes_the_result(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    numbers = tmp_path / "numbers.json"
+    numbers.write_text('{"classifier": {"zero_point": 4}}', "utf-8")
+    given = (model_path, "--input", tmp_path / "x.npy", "--taps", "y_codes")
+    assert run(*given, "--output", tmp_path / "a.npz") == 0
+    assert run(*given, "--output", tmp_path / "b.npz", "--lowering", numbers) == 0
+    assert str(numbers) in capsys.readouterr().err
+    with np.load(tmp_path / "a.npz") as a, np.load(tmp_path / "b.npz") as b:
+        wanted = np.minimum(a["y_codes"].astype(int) + 1, 127)
+        np.testing.assert_array_equal(
+            b["y_codes"][a["y_codes"] > -128], wanted[a["y_codes"] > -128]
+        )
+    numbers.write_text('{"clasifier": {"zero_point": 4}}', "utf-8")
+    assert run(*given, "--output", tmp_path / "b.npz", "--lowering", numbers) == 2
+    assert "Did you mean classifier?" in capsys.readouterr().err

@@ -1,0 +1,114 @@
+"""Which numbers a program computes with: fresh ones, those a trained file carries, or a user's.
+
+A trained file's metadata hold the lowering that it was trained through, since part of a lowering
+may depend on the weights: computed afresh from the new weights it could differ, and with it the
+integers. So the file's lowering is used unless the user asks for a fresh one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from npusim.errors import ModelError, UsageError
+from npusim.ir import Graph
+from npusim.numerics.lowered import Lowered, lowering_to_json
+from npusim.numerics.overrides import override, read_overrides
+
+if TYPE_CHECKING:
+    from npusim.program import Program
+
+METADATA_KEY = "npusim.lowering"
+FRESH = "fresh"
+
+
+def lowering_metadata(
+    profile: str, weights_crc: int, lowering: Mapping[str, Lowered] | Mapping[str, Any]
+) -> dict[str, str]:
+    """The entry of a trained file's metadata.
+
+    Args:
+        weights_crc: of the weights that the lowering was made from.
+        lowering: by node name; also as JSON types already.
+    """
+    nodes = {k: v for k, v in lowering.items() if not isinstance(v, Lowered)}
+    nodes |= lowering_to_json({k: v for k, v in lowering.items() if isinstance(v, Lowered)})
+    frozen = {"profile": profile, "weights_crc": weights_crc, "nodes": nodes}
+    return {METADATA_KEY: json.dumps(frozen, separators=(",", ":"))}
+
+
+def compile_chosen(
+    graph: Graph, profile: str | None, engine: str, choice: str | None = None
+) -> tuple[Program, str]:
+    """Compiles with the lowering that the file carries, or that the user chose.
+
+    Args:
+        profile: a profile's name; None is the one the file was trained under, else the default.
+        engine: "fast" or "numpy".
+        choice: None, "fresh" to compute all numbers anew, or a JSON file of numbers to change
+            (npusim.numerics.overrides).
+
+    Returns:
+        The program, and a sentence about the lowering, "" where it is simply fresh.
+
+    Raises:
+        ModelError: the file's lowering does not fit its network.
+        UsageError: the user's file does not.
+    """
+    import npusim
+
+    frozen = None if choice == FRESH else _frozen(graph)
+    name = profile or (frozen["profile"] if frozen else None)
+    fresh = npusim.compile(graph, name, engine)
+    lowering: Mapping[str, Lowered] = fresh.lowering
+    notes = []
+    if choice == FRESH and METADATA_KEY in graph.metadata:
+        notes.append("the lowering that the file carries is not used")
+    if frozen and frozen["profile"] != fresh.profile.name:
+        notes.append(
+            f"the lowering that the file carries is of profile {frozen['profile']}: unused"
+        )
+    elif frozen:
+        lowering = _carried(graph, lowering, frozen["nodes"])
+        notes.append("computing with the lowering that the file carries (--lowering fresh: anew)")
+    if choice not in (None, FRESH):
+        lowering = override(lowering, read_overrides(choice))
+        notes.append(f"numbers of the lowering changed by {choice}")
+    if lowering is fresh.lowering:
+        return fresh, "; ".join(notes)
+    return npusim.compile(graph, fresh.profile, engine, lowering), "; ".join(notes)
+
+
+def _frozen(graph: Graph) -> dict[str, Any] | None:
+    """The file's entry: {"profile", "weights_crc", "nodes"}."""
+    text = graph.metadata.get(METADATA_KEY)
+    if text is None:
+        return None
+    try:
+        entry = json.loads(text)
+        fits = isinstance(entry["profile"], str) and all(
+            isinstance(numbers, dict) for numbers in entry["nodes"].values()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        fits = False
+    if not fits:
+        raise _unfit(graph, "is damaged")
+    return dict(entry)
+
+
+def _carried(
+    graph: Graph, fresh: Mapping[str, Lowered], nodes: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Lowered]:
+    try:
+        return override(fresh, nodes)
+    except UsageError as error:
+        raise _unfit(graph, f"does not fit its network: {error}") from error
+
+
+def _unfit(graph: Graph, problem: str) -> ModelError:
+    return ModelError(
+        f"the lowering in the file's metadata ({METADATA_KEY}) {problem}",
+        where=graph.path or graph.name,
+        hint="Compute it anew with --lowering fresh.",
+    )
