@@ -8,7 +8,9 @@ kernels/internal/quantization_util.cc and kernel_util.cc; docs/numerics.md has t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,15 @@ from npusim.numerics.rounding import Float32, Int64
 
 ADD_LEFT_SHIFT = 20
 """TFLite's headroom for 8-bit additions (kernels/add.cc)."""
+
+MULTIPLY: Mapping[str, Callable[[Any, Any, Any], Int64]] = MappingProxyType(
+    {
+        "double": rounding.multiply_double_rounding,
+        "single": rounding.multiply_single_rounding,
+        "away": rounding.multiply_single_rounding_away,
+    }
+)
+"""Fixed-point multiplication: high multiply, then a rounding shift; one half up; one half away."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +75,7 @@ class FixedPoint(Requantizer):
     """clip(round(acc * multiplier * 2**(shift - 31)) + zero_point).
 
     multiplier: int32 [C], q31. shift: int32 [C], positive to the left as in TFLite.
-    rounding: "double" (high multiply, then a rounding shift) or "single" (one, half up).
+    rounding: a key of MULTIPLY.
     """
 
     multiplier: npt.NDArray[np.int32]
@@ -82,11 +93,8 @@ class FixedPoint(Requantizer):
 
 
 def multiply(acc: Any, multiplier: Any, shift: Any, how: str) -> Int64:
-    """acc * multiplier * 2**(shift - 31) with ``how`` = "double" or "single" rounding."""
-    if how == "double":
-        return rounding.multiply_double_rounding(acc, multiplier, shift)
-    assert how == "single", how
-    return rounding.multiply_single_rounding(acc, multiplier, shift)
+    """acc * multiplier * 2**(shift - 31), rounded as ``how`` says (a key of MULTIPLY)."""
+    return MULTIPLY[how](acc, multiplier, shift)
 
 
 def along(values: Array, ndim: int, axis: int) -> Array:

@@ -99,6 +99,12 @@ def multiply_single_rounding(values: Any, multiplier: Any, shift: Any) -> Int64:
     return shift_half_up(product, 31 - np.asarray(shift, np.int64))
 
 
+def multiply_single_rounding_away(values: Any, multiplier: Any, shift: Any) -> Int64:
+    """v * multiplier * 2**(shift - 31), rounded once, ties away from zero."""
+    product = np.asarray(values, np.int64) * np.asarray(multiplier, np.int64)
+    return shift_half_away(product, 31 - np.asarray(shift, np.int64))
+
+
 def round_half_even(values: Any, zero_point: int, lo: int, hi: int) -> Int64:
     """clip(rint(v) + zero_point) of float32 v; infinities saturate, NaN becomes ``lo``.
 

@@ -131,12 +131,9 @@ SPEC = register(
         ),
         rules={
             "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_gemm"),
-            "q31-double": Rule(
-                lower_fixed(sizes, "double", float32_product=True), reference, "conv_bind:bind_gemm"
-            ),
-            "q31-single": Rule(
-                lower_fixed(sizes, "single", float32_product=True), reference, "conv_bind:bind_gemm"
-            ),
+            "q31-double": Rule(lower_fixed(sizes, "double"), reference, "conv_bind:bind_gemm"),
+            "q31-single": Rule(lower_fixed(sizes, "single"), reference, "conv_bind:bind_gemm"),
+            "q31-away": Rule(lower_fixed(sizes, "away"), reference),
             "neural-art": neural_art_weighted.rule(NEURAL_ART),
         },
         macs=macs,

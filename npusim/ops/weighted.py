@@ -79,25 +79,15 @@ def lower_float32(sizes: Sizes) -> Callable[[Site, Profile], Lowered]:
     return lower
 
 
-def lower_fixed(
-    sizes: Sizes, rounding: str, *, float32_product: bool = False
-) -> Callable[[Site, Profile], Lowered]:
-    """TFLite: the float64 ratio sx * sw / sy as a q31 multiplier and a shift.
-
-    float32_product: round sx * sw to float32 where the weights have one scale, as TFLite's
-    GetQuantizedConvolutionMultipler does for FullyConnected.
-    """
+def lower_fixed(sizes: Sizes, rounding: str) -> Callable[[Site, Profile], Lowered]:
+    """TFLite: the float64 ratio sx * sw / sy as a q31 multiplier and a shift."""
 
     def lower(site: Site, profile: Profile) -> Lowered:
         channels, terms = sizes(site)
         requant.prove_accumulator(site, terms)
-        (sx, _), weights = site.qparams(0).scalar(), site.qparams(1)
+        sx, _ = site.qparams(0).scalar()
         sy, zy = site.output_qparams.scalar()
-        if float32_product and not weights.per_channel:
-            product = (sx * weights.scales()).astype(np.float64)
-        else:
-            product = np.float64(sx) * weights.scales()
-        ratio = product / np.float64(sy)
+        ratio = np.float64(sx) * site.qparams(1).scales() / np.float64(sy)
         return requant.fixed_point(ratio, channels, rounding, zy, site.attrs.clamp)
 
     return lower
