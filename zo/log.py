@@ -20,7 +20,7 @@ SCHEMA_VERSION = 1
 
 
 class LogWriter:
-    """Appends records; ``size`` is the log's length in bytes so far."""
+    """Appends records; ``size`` is the log's length in bytes so far. Use as a context manager."""
 
     def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
         self._path = path
@@ -72,12 +72,16 @@ class LogWriter:
         except OSError as error:
             raise self._failed(error) from error
 
-    def close(self) -> None:
-        """Close the file; bytes that a full disk refused before are given up."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Close the file; where writing has failed already, that error is the one to tell."""
         try:
             self._file.close()
         except OSError as error:
-            raise self._failed(error) from error
+            if kind is None:
+                raise self._failed(error) from error
 
     def _failed(self, error: OSError) -> CheckpointError:
         return CheckpointError(

@@ -161,31 +161,57 @@ class _Session:
         validation = encode_inputs(self.splits.validation, self.network)
         unshifted = self.splits.clean
         clean = encode_inputs(unshifted, self.network) if unshifted is not None else None
-        with StopRequest() as stop:
-            run = self._fresh(validation, clean) if old is None else self._again(validation, old)
-            try:
-                finished = run_loop(run, self.request.limits, stop, watch)
-                return self._result(run, finished, clean)
-            finally:
-                run.log.close()
+        header = self._header(validation)
+        with StopRequest() as stop, self._log(header, old) as log:
+            run = self._run(validation, header, log, old)
+            if old is None:
+                self._begin(run, clean)
+            finished = run_loop(run, self.request.limits, stop, watch)
+            return self._result(run, finished, clean)
 
     def _header(self, validation: Labelled) -> dict[str, Any]:
         lowering = lowering_to_json(self.program.lowering)
         store, profile = self.program.weights, self.program.profile.name
         return make_header(self.trainer, store, validation, profile, lowering)
 
-    def _fresh(self, validation: Labelled, clean: Labelled | None) -> Run:
-        _prepare_folder(self.request)
-        header = self._header(validation)
-        algorithm = self.trainer.algorithm
-        state = initial_state(
-            algorithm.update, algorithm.scheduler, self.trainer.tensors, self.program.weights
-        )
-        log = LogWriter.create(self.request.out / LOG_NAME)
-        run = Run(
-            self.trainer, self.program.weights, state, validation, header, log, self.request.out
-        )
-        log.write(header)
+    def _log(self, header: Mapping[str, Any], old: Checkpoint | None) -> LogWriter:
+        """A new log in a new or cleared folder, or the old one at the checkpoint's length."""
+        path = self.request.out / LOG_NAME
+        if old is None:
+            _prepare_folder(self.request)
+            return LogWriter.create(path)
+        _check_same(old.header, header, self.request)
+        return LogWriter.reopen(path, old.log_bytes)
+
+    def _run(
+        self,
+        validation: Labelled,
+        header: Mapping[str, Any],
+        log: LogWriter,
+        old: Checkpoint | None,
+    ) -> Run:
+        """The run at its first step, or at the checkpoint's.
+
+        Raises CheckpointError where the checkpoint's weights have not the CRC that it states.
+        """
+        store, trainer, out = self.program.weights, self.trainer, self.request.out
+        if old is None:
+            algorithm = trainer.algorithm
+            state = initial_state(algorithm.update, algorithm.scheduler, trainer.tensors, store)
+            return Run(trainer, store, state, validation, header, log, out)
+        run = Run(trainer, store, old.state, validation, old.header, log, out, old.run)
+        if run.weights().crc() != old.weights_crc:
+            raise CheckpointError(
+                "the weights in the checkpoint are damaged",
+                where=str(out / CHECKPOINT_NAME),
+                got=f"CRC {run.weights().crc():08x}",
+                wanted=f"{old.weights_crc:08x}",
+            )
+        return run
+
+    def _begin(self, run: Run, clean: Labelled | None) -> None:
+        """Header, first evaluation and first checkpoint, so that even step 0 can be resumed."""
+        run.log.write(run.header)
         run.last_score = log_score(run)
         run.options = {
             "data": self.spec.to_json(),
@@ -193,30 +219,6 @@ class _Session:
             "clean_before": dataclasses.asdict(run.evaluate(clean)) if clean else None,
         }
         run.checkpoint()
-        return run
-
-    def _again(self, validation: Labelled, old: Checkpoint) -> Run:
-        header = self._header(validation)
-        _check_same(old.header, header, self.request)
-        log = LogWriter.reopen(self.request.out / LOG_NAME, old.log_bytes)
-        run = Run(
-            self.trainer,
-            self.program.weights,
-            old.state,
-            validation,
-            old.header,
-            log,
-            self.request.out,
-            old.run,
-        )
-        if run.weights().crc() != old.weights_crc:
-            raise CheckpointError(
-                "the weights in the checkpoint are damaged",
-                where=str(self.request.out / CHECKPOINT_NAME),
-                got=f"CRC {run.weights().crc():08x}",
-                wanted=f"{old.weights_crc:08x}",
-            )
-        return run
 
     def _result(self, run: Run, finished: bool, clean: Labelled | None) -> TrainResult:
         store = run.weights()

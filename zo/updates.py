@@ -85,12 +85,12 @@ def fixed_point(value: float) -> Rate:
 
     Raises NumericsError where the value is out of that range.
     """
-    mantissa, exponent = math.frexp(value)
+    mantissa, exponent = math.frexp(value) if math.isfinite(value) else (0.0, 0)
     mult = round(mantissa * 2.0**MULT_BITS)
     if mult == 1 << MULT_BITS:
         mult, exponent = mult >> 1, exponent + 1
     shift = MULT_BITS - exponent
-    if not (value > 0 and 0 <= shift <= MAX_SHIFT):
+    if mult < 1 << (MULT_BITS - 1) or not 0 <= shift <= MAX_SHIFT:
         raise NumericsError(
             "the learning rate does not fit the integer update",
             where="--lr",
