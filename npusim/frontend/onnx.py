@@ -9,7 +9,7 @@ opens it again once it has proved that images do not mix.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,9 @@ from npusim.ir import Graph, Node, TensorType, Value
 
 MAX_BYTES = 2**31 - 1
 OLDEST_OPSET = 7
+Indexed = tuple[int, onnx.NodeProto]
+"""A node and its place in the file."""
+
 CONTROL_FLOW = ("If", "Loop", "Scan", "SequenceMap")
 
 # Operators of com.microsoft that mean what the standard operator of that name means.
@@ -43,7 +46,6 @@ def read_model(file: Path) -> onnx.ModelProto:
     """The file as a message: parsed, external data embedded, checked; nothing is converted."""
     model = parse(file)
     _check_header(model, file)
-    _check_nodes(model)
     for tensor in tensors_of(model):
         if external.is_external(tensor):
             external.embed(tensor, file.parent)
@@ -75,7 +77,21 @@ def parse(file: Path) -> onnx.ModelProto:
         raise ModelError(
             "not an ONNX model, or a damaged one", where=str(file), got=error
         ) from None
+    if not _readable(model):
+        raise ModelError("a text in the file is not UTF-8: it is damaged", where=str(file))
     return model
+
+
+def _readable(message: Any) -> bool:
+    """Whether every text is one; protobuf hands out damaged ones as bytes."""
+    for field, value in message.ListFields():
+        single = isinstance(value, (str, bytes)) or hasattr(value, "ListFields")
+        values = [value] if single else value
+        if field.type == field.TYPE_STRING and not all(isinstance(v, str) for v in values):
+            return False
+        if field.type == field.TYPE_MESSAGE and not all(_readable(v) for v in values):
+            return False
+    return True
 
 
 def tensors_of(model: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
@@ -114,9 +130,8 @@ def _domain(domain: str) -> str:
     return "" if domain in STANDARD else domain
 
 
-def _check_nodes(model: onnx.ModelProto) -> None:
-    opsets = opsets_of(model)
-    for index, node in enumerate(model.graph.node):
+def _check_nodes(nodes: list[Indexed], opsets: Mapping[str, int]) -> None:
+    for index, node in nodes:
         name, domain = node_name(node, index), _domain(node.domain)
         if node.op_type in CONTROL_FLOW and not domain:
             raise UnsupportedOp(
@@ -163,8 +178,10 @@ def to_graph(model: onnx.ModelProto, file: Path) -> Graph:
     inputs = tuple(
         Value(v.name, _type_of(v)) for v in model.graph.input if v.name not in initializers
     )
-    nodes = _sorted(_nodes(model.graph), {v.name for v in inputs} | set(initializers))
-    values = _inferred(model, file)
+    known = {v.name for v in inputs} | set(initializers)
+    order = _needed(_sorted(model.graph, known), {v.name for v in model.graph.output})
+    _check_nodes(order, opsets_of(model))
+    values = _inferred(model, order, file)
     values.update({v.name: v for v in inputs})
     for name, array in initializers.items():
         values[name] = Value(name, TensorType(array.dtype.name, array.shape))
@@ -173,7 +190,7 @@ def to_graph(model: onnx.ModelProto, file: Path) -> Graph:
         name=model.graph.name,
         inputs=inputs,
         outputs=outputs,
-        nodes=_needed(nodes, {v.name for v in outputs}),
+        nodes=tuple(_nodes(order)),
         values=values,
         initializers=initializers,
         metadata={p.key: p.value for p in model.metadata_props},
@@ -198,10 +215,10 @@ def _type_of(info: onnx.ValueInfoProto) -> TensorType:
     return TensorType(dtype, tuple(sizes))
 
 
-def _nodes(graph: onnx.GraphProto) -> list[Node]:
+def _nodes(order: list[Indexed]) -> list[Node]:
     used: set[str] = set()
     nodes = []
-    for index, proto in enumerate(graph.node):
+    for index, proto in order:
         name = wish = node_name(proto, index)
         while name in used:
             name = f"{wish}_{index}" if name == wish else name + "_"
@@ -238,45 +255,47 @@ def _attribute(proto: onnx.AttributeProto, node: str) -> Any:
     raise UnsupportedOp(f"attribute {proto.name} has a type that is not supported", where=node)
 
 
-def _sorted(nodes: list[Node], known: set[str]) -> list[Node]:
-    """Nodes in execution order, as close to the file's as that allows."""
+def _sorted(graph: onnx.GraphProto, known: set[str]) -> list[Indexed]:
+    """Nodes in execution order, as close to the file's as that allows, with their index there."""
     done = known | {""}
-    waiting = nodes
-    ordered: list[Node] = []
+    waiting = list(enumerate(graph.node))
+    ordered: list[Indexed] = []
     while waiting:
         later = []
-        for node in waiting:
-            if done.issuperset(node.inputs):
-                ordered.append(node)
-                done.update(node.outputs)
+        for index, node in waiting:
+            if done.issuperset(node.input):
+                ordered.append((index, node))
+                done.update(node.output)
             else:
-                later.append(node)
+                later.append((index, node))
         if len(later) == len(waiting):
-            missing = next(i for i in later[0].inputs if i not in done)
+            index, node = later[0]
             raise ModelError(
                 "input that nothing before this node computes (missing, or a cycle)",
-                where=later[0].name,
-                got=missing,
+                where=node_name(node, index),
+                got=next(i for i in node.input if i not in done),
             )
         waiting = later
     return ordered
 
 
-def _needed(nodes: list[Node], wanted: set[str]) -> tuple[Node, ...]:
+def _needed(order: list[Indexed], wanted: set[str]) -> list[Indexed]:
     """Without the nodes that no output depends on."""
     kept = []
-    for node in reversed(nodes):
-        if wanted.intersection(node.outputs):
-            kept.append(node)
-            wanted.update(node.inputs)
-    return tuple(reversed(kept))
+    for index, node in reversed(order):
+        if wanted.intersection(node.output):
+            kept.append((index, node))
+            wanted.update(node.input)
+    return kept[::-1]
 
 
-def _inferred(model: onnx.ModelProto, file: Path) -> dict[str, Value]:
+def _inferred(model: onnx.ModelProto, order: list[Indexed], file: Path) -> dict[str, Value]:
     """Types of the tensors between, as far as the onnx package can tell."""
-    _check(model, file)
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(node for _, node in order)
+    _check(copy, file)
     del copy.graph.value_info[:]
     for info in copy.graph.input:
         dims = info.type.tensor_type.shape.dim
