@@ -37,7 +37,14 @@ def dot_instruction() -> str:
             )
         return forced
     triple, processor, features = cpu_target.target_context.codegen().magic_tuple()
-    if not str(triple).startswith("x86_64"):
+    if not is_x86(triple):
         return "generic"
     has_avx2 = "+avx2" in features.split(",") or str(processor).startswith(_AVX2_NAMES)
     return "avx2" if has_avx2 else "sse2"
+
+
+def is_x86(triple: str | None = None) -> bool:
+    """True for an x86-64 target; without a triple, for the one that Numba compiles for."""
+    if triple is None:
+        triple = cpu_target.target_context.codegen().magic_tuple()[0]
+    return str(triple).startswith("x86_64")
