@@ -8,7 +8,8 @@ import io
 import struct
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,6 +71,16 @@ class FileImages:
         return np.stack(images)
 
 
+@contextmanager
+def _opened(source: Path | io.BytesIO) -> Iterator[Image.Image]:
+    """The image, with too many pixels an error and remarks on metadata and transparency silent."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(source, formats=("JPEG", "PNG")) as image:
+            yield image
+
+
 def decode(file: ImageFile, mode: str) -> Array:
     """The pixels of a file, uint8 [H, W, 1 or 3]. Raises DataError naming a corrupt file."""
     try:
@@ -80,10 +91,8 @@ def decode(file: ImageFile, mode: str) -> Array:
                 where=str(file.path),
                 got="another SHA-256",
             )
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(io.BytesIO(data), formats=("JPEG", "PNG")) as image:
-                pixels = np.asarray(image.convert(mode), np.uint8)
+        with _opened(io.BytesIO(data)) as image:
+            pixels = np.asarray(image.convert(mode), np.uint8)
     except DECODE_ERRORS as error:
         raise _corrupt(file.path, error) from None
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
@@ -102,10 +111,8 @@ def _corrupt(path: Path, error: Exception) -> DataError:
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
     """(mode, (width, height)) without decoding the pixels."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=("JPEG", "PNG")) as image:
-                mode, size = image.mode, image.size
+        with _opened(path) as image:
+            mode, size = image.mode, image.size
     except DECODE_ERRORS as error:
         raise _corrupt(path, error) from None
     if mode.startswith(("I", "F")):
@@ -132,18 +139,24 @@ def folder_splits(folder: Path) -> tuple[str, ...]:
 def load_class_folders(folder: Path, split: str, skip_corrupt: bool) -> DataSet:
     """``folder[/split]/<class>/*.jpg|jpeg|png``; classes are the folders, sorted by name.
 
+    A class is numbered over the folders of all splits, so that a split may lack one.
+
     Raises:
         DataError: a class folder without images, one class only, a corrupt image.
     """
-    root = folder / split if split else folder
-    classes = subfolders(root)
+    roots = [folder / name for name in folder_splits(folder)] or [folder]
+    names = tuple(sorted({c.name for root in roots for c in subfolders(root)}))
+    present = subfolders(folder / split if split else folder)
     files = [
-        ImageFile(path, label)
-        for label, class_folder in enumerate(classes)
+        ImageFile(path, names.index(class_folder.name))
+        for class_folder in present
         for path in _class_images(class_folder)
     ]
-    names = tuple(c.name for c in classes)
-    return _dataset(folder, split, files, names, skip_corrupt)
+    dataset = _dataset(folder, split, files, names, skip_corrupt)
+    for class_folder in present:
+        if not (dataset.labels == names.index(class_folder.name)).any():
+            raise DataError("no image of this class can be decoded", where=str(class_folder))
+    return dataset
 
 
 def _class_images(folder: Path) -> list[Path]:
@@ -176,17 +189,9 @@ def _dataset(
     width, height = headers[0][1]
     shape = (height, width, len(mode)) if len(sizes) == 1 else None
     labels = np.array([file.label for file in kept], np.int64)
-    _check_all_classes(labels, class_names, folder)
     return make_dataset(
         folder.name, str(folder), split, FileImages(kept, mode, shape), labels, class_names, skipped
     )
-
-
-def _check_all_classes(labels: Indices, class_names: tuple[str, ...], folder: Path) -> None:
-    present = set(labels.tolist())
-    for label, name in enumerate(class_names):
-        if label not in present:
-            raise DataError(f"no image of class {name!r} can be decoded", where=str(folder))
 
 
 def _without_corrupt(

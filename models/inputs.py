@@ -120,14 +120,28 @@ def make_inputs(
             got=", ".join(v.name for v in graph.inputs),
         )
     changes = dict(overrides or {})
-    text = graph.metadata.get(METADATA_KEY)
-    if text is None:
-        base, assumptions = infer_preprocess(graph, dataset, changes)
-    else:
-        base, assumptions = Preprocess.from_json(text), ()
+    base, assumptions = _base_preprocess(graph, dataset, changes)
     preprocess = base.overridden(changes)
     check(preprocess, graph.inputs[0], dataset, output_classes(graph))
     return Inputs(dataset, graph.inputs[0], preprocess, shifts, shift_seed, assumptions)
+
+
+def _base_preprocess(
+    graph: Graph, dataset: DataSet, changes: Mapping[str, Any]
+) -> tuple[Preprocess, tuple[str, ...]]:
+    """(what the network's file says of its input, or what follows from it; the assumptions)."""
+    text = graph.metadata.get(METADATA_KEY)
+    if text is None:
+        return infer_preprocess(graph, dataset, changes)
+    stored = Preprocess.from_json(text)
+    if dataset.images.dtype == "uint8" or {"scale", "mean", "std"} & set(changes):
+        return stored, ()
+    # Scaling floats that are in the input's range already would give a plausible wrong accuracy.
+    note = (
+        f"assumed that the {dataset.images.dtype} data are the input's own values; "
+        "the scale, mean and std of the network's file are for uint8 pixels"
+    )
+    return replace(stored, scale=1.0, mean=(0.0,), std=(1.0,)), (note,)
 
 
 def output_classes(graph: Graph) -> int | None:

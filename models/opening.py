@@ -92,9 +92,9 @@ def open_dataset(
     """Reads a data set; pixels of image files are decoded later, when they are asked for.
 
     Args:
-        spec: "digits", or a path: class folders (with or without train/ and test/ above them),
-            a folder with index.csv, .npz or .h5 with x and y, MNIST idx files, STL-10 binaries,
-            CIFAR-10 batches (Python or binary).
+        spec: "digits" (./digits is a folder of that name), or a path: class folders (with or
+            without train/ and test/ above them), a folder with index.csv, .npz or .h5 with x and
+            y, MNIST idx files, STL-10 binaries, CIFAR-10 batches (Python or binary).
         split: the named split to read; a source without splits has none to name.
         prefer: the split to read where ``split`` is not given and the source has several:
             "train" or "test" (validation where there is no test).
@@ -112,8 +112,11 @@ def open_dataset(
     if spec in BUILT_IN:
         return digits.load_digits_split(_choose(spec, digits.SPLITS, split, prefer))
     path = _existing(spec)
-    form = _format_of(path)
-    return form.load(path, _choose(spec, form.splits(path), split, prefer), skip_corrupt)
+    try:
+        form = _format_of(path)
+        return form.load(path, _choose(spec, form.splits(path), split, prefer), skip_corrupt)
+    except OSError as error:
+        raise DataError("the data set cannot be read", where=spec, got=error) from None
 
 
 def _existing(spec: str) -> Path:

@@ -232,8 +232,6 @@ def check(preprocess: Preprocess, target: Value, dataset: DataSet, classes: int 
         DataError: more or other classes than outputs; images that differ in size, not resized.
     """
     shape = _raw_shape(preprocess, dataset)
-    if preprocess.crop and preprocess.resize is None and min(shape) < 1:
-        raise _bad("crop", preprocess.crop, "images of one size, or resize first")
     before_crop = preprocess.resize or shape[:2]
     if preprocess.crop and (
         preprocess.crop[0] > before_crop[0] or preprocess.crop[1] > before_crop[1]

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from npusim.errors import DataError
 from npusim.ir import Array
@@ -60,7 +61,7 @@ def _text(name: object) -> str:
 def _names(path: Path) -> tuple[str, ...]:
     if path.suffix.lower() in NPZ_SUFFIXES:
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as stream, NpzFile(stream, allow_pickle=False) as archive:
                 return tuple(archive.files)
         except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
             raise _unreadable(path, error) from None
@@ -90,7 +91,7 @@ def _read(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> Map
     chosen = [n for n in (*wanted, *optional) if n in names]
     if path.suffix.lower() in NPZ_SUFFIXES:
         try:
-            with np.load(path, allow_pickle=False) as archive:
+            with path.open("rb") as stream, NpzFile(stream, allow_pickle=False) as archive:
                 return {n: archive[n] for n in chosen}
         except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
             raise _unreadable(path, error) from None
