@@ -262,11 +262,24 @@ def prove_accumulator(site: Site, terms: int) -> None:
     largest_bias = 0 if bias is None else int(np.max(np.abs(bias.astype(np.int64)), initial=0))
     bound = terms * largest_offset(x.range, site.qparams(0).zero_points())
     bound = bound * largest_offset(w.range, site.qparams(1).zero_points()) + largest_bias
+    _refuse_beyond_int32(site, bound, f"{terms} products a sum")
+
+
+def prove_sum(site: Site, terms: int) -> None:
+    """Show that a sum of ``terms`` codes minus their zero point always fits in int32.
+
+    Raises NumericsError, which names the node, where it does not.
+    """
+    largest = largest_offset(site.value(0).range, site.qparams(0).zero_points())
+    _refuse_beyond_int32(site, terms * largest, f"{terms} codes a sum")
+
+
+def _refuse_beyond_int32(site: Site, bound: int, what: str) -> None:
     if bound >= 2**31:
         raise NumericsError(
             "its sums may not fit in the 32-bit accumulator",
             where=site.node.name,
-            got=f"{terms} products a sum, up to {bound}",
+            got=f"{what}, up to {bound}",
             wanted="less than 2**31",
-            hint="Split the layer along its input channels.",
+            hint="Split the layer so that each part sums fewer terms.",
         )

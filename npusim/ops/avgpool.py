@@ -14,7 +14,15 @@ from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
-from npusim.ops.pool_window import PoolAttrs, counted, infer, padded, pool_attrs, taps
+from npusim.ops.pool_window import (
+    PoolAttrs,
+    check_windows,
+    counted,
+    infer,
+    padded,
+    pool_attrs,
+    taps,
+)
 from npusim.ops.spatial import require_channels_first
 from npusim.ops.unit import QOperands, Step, Unit
 
@@ -46,10 +54,13 @@ def covers_image(site: Site) -> bool:
 
 def lower_float32(site: Site, profile: Profile) -> Lowered:
     """onnxruntime takes its global pool's arithmetic where the window covers the image."""
+    check_windows(site)
     (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
     if covers_image(site):
-        kernel, channels = site.attrs.kernel, int(site.value(0).type.shape[1] or 1)
-        ratio = requant.mean_float32(sx, sy, kernel[0] * kernel[1])
+        positions = site.attrs.kernel[0] * site.attrs.kernel[1]
+        requant.prove_sum(site, positions)
+        channels = int(site.value(0).type.shape[1] or 1)
+        ratio = requant.mean_float32(sx, sy, positions)
         return requant.float_scale(ratio, channels, zy, site.attrs.clamp)
     return AveragePoolFloat32(float(sx), float(sy), zy, *site.attrs.clamp)
 
@@ -71,6 +82,8 @@ def lower_fixed(how: str) -> Lower:
 
     def lower(site: Site, profile: Profile) -> Lowered:
         attrs: PoolAttrs = site.attrs
+        check_windows(site)
+        requant.prove_sum(site, attrs.kernel[0] * attrs.kernel[1])
         if attrs.count_include_pad and any(attrs.pads):
             raise UnsupportedOp(
                 f"profile {profile.name} has no average that counts the padding",

@@ -44,6 +44,7 @@ def channels(site: Site) -> int:
 
 def lower_float32(site: Site, profile: Profile) -> Lowered:
     """onnxruntime: multiplier = float32(sx / float32(sy * N))."""
+    requant.prove_sum(site, positions(site))
     (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
     ratio = requant.mean_float32(sx, sy, positions(site))
     return requant.float_scale(ratio, channels(site), zy, site.attrs.clamp)
@@ -53,6 +54,7 @@ def lower_fixed(how: str) -> Lower:
     """TFLite's Mean: the multiplier of sx / sy, divided by N in integers."""
 
     def lower(site: Site, profile: Profile) -> Lowered:
+        requant.prove_sum(site, positions(site))
         (sx, _), (sy, zy) = site.qparams(0).scalar(), site.output_qparams.scalar()
         ratio = float(sx) / float(sy)
         return requant.mean_fixed_point(

@@ -9,11 +9,12 @@ from npusim.numerics import rounding
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
 from npusim.ops.base import OnnxRow, OpSpec, Rule, register
-from npusim.ops.pool_window import PoolAttrs, infer, padded, pool_attrs, taps
+from npusim.ops.pool_window import PoolAttrs, check_windows, infer, padded, pool_attrs, taps
 from npusim.ops.unit import Step, Unit
 
 
 def lower(site: Site, profile: Profile) -> Lowered:
+    check_windows(site)
     return Nothing()
 
 

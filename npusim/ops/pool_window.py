@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from npusim.errors import UnsupportedOp
 from npusim.ir import Array, Site, TensorType
 from npusim.ops.spatial import pads_of, pair
 from npusim.ops.unit import Unit
@@ -100,6 +101,14 @@ def taps(site: Site, x: Array) -> Iterator[Array]:
             yield x[:, :, i : i + sy * (rows - 1) + 1 : sy, j : j + sx * (cols - 1) + 1 : sx]
 
 
+def inside(site: Site) -> Array:
+    """How many elements of the image each window sees: int64 [rows, cols]."""
+    height, width = (int(d or 1) for d in site.value(0).type.shape[2:])
+    image = padded(site, np.ones((1, 1, height, width), np.int64), 0)
+    seen: Array = np.sum(list(taps(site, image)), axis=0)[0, 0]
+    return seen
+
+
 def counted(site: Site) -> Array:
     """How many elements each window's mean is over: int64 [rows, cols].
 
@@ -109,7 +118,15 @@ def counted(site: Site) -> Array:
     attrs: PoolAttrs = site.attrs
     if attrs.count_include_pad:
         return np.full(output_sizes(site), attrs.kernel[0] * attrs.kernel[1], np.int64)
-    height, width = (int(d or 1) for d in site.value(0).type.shape[2:])
-    inside = padded(site, np.ones((1, 1, height, width), np.int64), 0)
-    counts: Array = np.sum(list(taps(site, inside)), axis=0)[0, 0]
-    return counts
+    return inside(site)
+
+
+def check_windows(site: Site) -> None:
+    """Raises UnsupportedOp where a window sees nothing but padding; onnxruntime refuses it too."""
+    if not inside(site).all():
+        raise UnsupportedOp(
+            "a window sees nothing but padding",
+            where=site.node.name,
+            got=f"pads {list(site.attrs.pads)}, kernel {list(site.attrs.kernel)}",
+            wanted="pads smaller than the kernel",
+        )
