@@ -16,6 +16,7 @@ from onnx import helper, numpy_helper
 from npusim._version import __version__
 from npusim.ir import INTEGER_RANGE, Array, Graph, Node, QParams, Site, Value
 from npusim.passes.qdq import dequantized
+from npusim.passes.rewrite import NOTES
 
 OPSET = 19
 IR_VERSION = 9
@@ -41,6 +42,8 @@ def to_model(graph: Graph, changed: Mapping[str, Array]) -> onnx.ModelProto:
         producer_version=__version__,
     )
     for key, value in graph.metadata.items():
+        if key == NOTES:
+            continue
         model.metadata_props.add(key=key, value=value)
     onnx.checker.check_model(model)
     return model

@@ -52,7 +52,7 @@ class OnnxRow:
     form: "qdq" (a float operator between DequantizeLinear and QuantizeLinear), "qoperator" (the
         operator itself takes codes), "any" (moves elements; codes and floats alike), or "float"
         (a software epoch).
-    convert: see npusim.passes.fuse_units for what it is given and returns.
+    convert: see npusim.ops.unit for what it is given and returns.
     """
 
     op_type: str

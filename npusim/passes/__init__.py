@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from npusim.passes.absorb_transpose import AbsorbTranspose
 from npusim.passes.expand_qoperators import ExpandQOperators
 from npusim.passes.fold_batchnorm import FoldBatchNorm
 from npusim.passes.fold_constants import FoldConstants
@@ -17,8 +18,9 @@ from npusim.passes.verify import Verify
 
 PIPELINE = (
     RemoveIdentity(),
-    MergeBias(),
+    AbsorbTranspose(),
     FoldConstants(),
+    MergeBias(),
     RefuseUnsupported(),
     ExpandQOperators(),
     RecoverWeights(),

@@ -62,6 +62,7 @@ def _fold(graph: Graph, norm: Node) -> Graph:
         origin=(*before.origin, *norm.origin),
     )
     del work.nodes[norm.name]
+    work.note(f"{before.name}: {norm.name} is folded into its weights and bias")
     insert_codes(work, work.nodes[before.name], 1, name, codes, scaled)
     return work.graph()
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from npusim.ir import Graph, Node, Site, TensorType, Value
 from npusim.ops.base import spec_of
+from npusim.passes.rewrite import noted
 
 Shape = tuple[int | None, ...]
 
@@ -30,7 +31,7 @@ class LiftBatch:
         for node in graph.nodes:
             lifted = _lift(graph, node, values)
             if lifted is None:
-                return graph
+                return noted(graph, f"{node.name}: mixes images, so the batch stays 1")
             nodes.append(lifted)
         names = [v.name for v in graph.outputs]
         if any(not values[n].type.lifted for n in names):

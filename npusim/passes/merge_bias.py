@@ -16,15 +16,12 @@ from npusim.passes.rewrite import Rewrite, consumers, producers
 
 @dataclass(frozen=True)
 class MergeBias:
-    """Also reads MatMul or Gemm of a transposed constant as Gemm with the constant itself."""
+    """The bias may be float, or codes behind a DequantizeLinear."""
 
     def __call__(self, graph: Graph) -> Graph:
         work = Rewrite(graph)
         made, readers = producers(graph), consumers(graph)
         outputs = {v.name for v in graph.outputs}
-        for node in graph.nodes:
-            if node.op in ("MatMul", "Gemm"):
-                _absorb_transpose(work, made, node)
         for add in graph.nodes:
             for index, name in enumerate(add.inputs[:2] if add.op == "Add" else ()):
                 before = work.nodes.get(made[name].name) if name in made else None
@@ -43,23 +40,7 @@ class MergeBias:
         return work.graph()
 
 
-def _absorb_transpose(work: Rewrite, made: dict[str, Node], node: Node) -> None:
-    transpose = made.get(node.inputs[1])
-    if transpose is None or transpose.op != "Transpose":
-        return
-    weights = _constant_behind(work, made, transpose.inputs[0])
-    if weights is None or weights.ndim != 2 or tuple(transpose.attrs.get("perm", (1, 0))) != (1, 0):
-        return
-    work.nodes[node.name] = replace(
-        node,
-        op="Gemm",
-        inputs=(node.inputs[0], transpose.inputs[0], *node.inputs[2:]),
-        attrs={**node.attrs, "transB": 1 - int(node.attrs.get("transB", 0))},
-        origin=(*transpose.origin, *node.origin),
-    )
-
-
-def _constant_behind(work: Rewrite, made: dict[str, Node], name: str) -> Array | None:
+def constant_behind(work: Rewrite, made: dict[str, Node], name: str) -> Array | None:
     """The constant that ``name`` is, or is dequantized from."""
     source = made.get(name)
     if source is not None and source.op == DEQUANTIZE:
@@ -69,11 +50,11 @@ def _constant_behind(work: Rewrite, made: dict[str, Node], name: str) -> Array |
 
 def _is_bias(work: Rewrite, made: dict[str, Node], node: Node, name: str) -> bool:
     """Whether adding the constant ``name`` adds one number to each output channel."""
-    bias = _constant_behind(work, made, name)
+    bias = constant_behind(work, made, name)
     free = len(node.inputs) < 3 or not node.inputs[2]
     if node.op not in WEIGHTED or not free or bias is None:
         return False
-    weights = _constant_behind(work, made, node.inputs[1])
+    weights = constant_behind(work, made, node.inputs[1])
     if weights is None:
         return False
     channels = weights.shape[channel_axis(node.op, node.attrs, weights.ndim)]

@@ -95,6 +95,7 @@ def _recover(work: Rewrite, node: Node, index: int, axis: int | None) -> None:
             hint="Quantize weights too, for instance with onnxruntime.quantization.",
         )
     codes, qparams = found
+    work.note(f"{node.name}: float constant {name} lies on an int8 grid and is read as its codes")
     used = any(name in n.inputs for n in work.nodes.values() if n.name != node.name)
     insert_codes(work, node, index, work.fresh(f"{name}_codes") if used else name, codes, qparams)
 
@@ -136,7 +137,9 @@ def _product_scale(graph: Graph, made: dict[str, Node], node: Node) -> Array | N
 def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> None:
     name = node.inputs[2]
     numbers = work.constants.get(name)
-    if numbers is None:
+    if numbers is not None:
+        work.note(f"{node.name}: float bias {name} rounded to int32, half to even")
+    else:
         source = made.get(name)
         codes = work.constants.get(source.inputs[0]) if source else None
         if source is None or source.op != DEQUANTIZE or codes is None:
@@ -146,6 +149,7 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
         if codes.dtype == np.int32 and close and not any(qparams.zero_point):
             return
         numbers = dequantized(codes, qparams)
+        work.note(f"{node.name}: bias {source.inputs[0]} brought to the scale of its products")
         name = work.fresh(f"{source.inputs[0]}_rescaled")
     if not np.isfinite(numbers).all():
         raise BadQuantization("bias is not finite", where=name)

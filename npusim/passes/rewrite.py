@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from npusim.ir import Array, Graph, Node, QParams, TensorType, Value
 
+NOTES = "npusim.notes"
+
 
 class Rewrite:
     """Copies of a graph's tables that a pass edits, and the graph that they make.
@@ -61,6 +63,10 @@ class Rewrite:
                 ordered[key] = node
         self.nodes = ordered
 
+    def note(self, text: str) -> None:
+        """Tell the reader of the graph something; see ``noted``."""
+        self.old = noted(self.old, text)
+
     def graph(self) -> Graph:
         """The changed graph, without what no output needs."""
         outputs = {v.name for v in self.old.outputs}
@@ -70,6 +76,12 @@ class Rewrite:
             ),
             outputs,
         )
+
+
+def noted(graph: Graph, text: str) -> Graph:
+    """With one more line in the graph's notes, the entry "npusim.notes" of its metadata."""
+    lines = [*graph.metadata.get(NOTES, "").splitlines(), text]
+    return graph.with_(metadata={**graph.metadata, NOTES: "\n".join(dict.fromkeys(lines))})
 
 
 def needed(graph: Graph, outputs: set[str]) -> Graph:

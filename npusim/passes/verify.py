@@ -11,6 +11,29 @@ from npusim.ops.base import all_specs, spec_of
 MAX_ELEMENTS = 2**31 - 1
 
 
+def check_order(graph: Graph) -> None:
+    """What holds between any two passes: each name is made once, and before it is read.
+
+    Raises ModelError where not.
+    """
+    known = {v.name for v in graph.inputs} | set(graph.initializers)
+    names: set[str] = set()
+    for node in graph.nodes:
+        missing = [i for i in node.inputs if i and i not in known]
+        if missing:
+            raise ModelError("input that nothing before computes", where=node.name, got=missing[0])
+        if node.name in names or not node.name:
+            raise ModelError("node names are not unique", where=node.name)
+        twice = known.intersection(o for o in node.outputs if o)
+        if twice:
+            raise ModelError("tensor is computed twice", where=node.name, got=min(twice))
+        names.add(node.name)
+        known.update(node.outputs)
+    for value in graph.outputs:
+        if value.name not in known:
+            raise ModelError("output that nothing computes", where=value.name)
+
+
 @dataclass(frozen=True)
 class Verify:
     """Returns the graph as it is.
@@ -19,28 +42,17 @@ class Verify:
     """
 
     def __call__(self, graph: Graph) -> Graph:
-        known = {v.name for v in graph.inputs} | set(graph.initializers) | {""}
-        names: set[str] = set()
+        check_order(graph)
         for node in graph.nodes:
-            _check_node(graph, node, known, names)
-            known.update(node.outputs)
-        for value in graph.outputs:
-            if value.name not in known:
-                raise ModelError("output that nothing computes", where=value.name)
+            _check_node(graph, node)
         for value in graph.values.values():
             _check_value(graph, value.name)
         return graph
 
 
-def _check_node(graph: Graph, node: Node, known: set[str], names: set[str]) -> None:
+def _check_node(graph: Graph, node: Node) -> None:
     if node.op not in {s.name for s in all_specs()}:
         raise ModelError("not an operator of the NPU", where=node.name, got=node.op)
-    if node.name in names or not node.name:
-        raise ModelError("node names are not unique", where=node.name)
-    names.add(node.name)
-    for name in node.inputs:
-        if name not in known:
-            raise ModelError("input that nothing before computes", where=node.name, got=name)
     if not isinstance(node.attrs, spec_of(node.op).attrs):
         raise ModelError("attributes of another operator", where=node.name)
     kind = spec_of(node.op).infer(Site(graph, node))

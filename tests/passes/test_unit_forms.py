@@ -11,6 +11,9 @@ from onnx_nets import Net, assert_same_function, random_codes
 
 import npusim
 from npusim.errors import NpusimError
+from npusim.frontend.onnx import read
+from npusim.passes import PIPELINE
+from npusim.passes.verify import check_order
 
 Build = Callable[[Net, str], str]
 
@@ -209,6 +212,19 @@ def test_form(case: str, dtype: str, tmp_path: Path) -> None:
     assert graph.outputs[0].type.shape == (None, *result[1:])
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_invariants_hold_between_passes(case: str, tmp_path: Path) -> None:
+    build, result, _ = CASES[case]
+    graph = read(built(build, SHAPE, result).save(tmp_path))
+    for step in PIPELINE:
+        check_order(graph)
+        again = step(graph)
+        assert again.inputs[0].name == "x"
+        assert [v.name for v in again.outputs] == ["y"]
+        graph = again
+    check_order(graph)
+
+
 def test_relu_at_the_floor_of_the_range_costs_nothing(tmp_path: Path) -> None:
     net = Net()
     x = net.qdq(net.input("x", SHAPE), 0.02, -128)
@@ -251,6 +267,20 @@ def test_codes_at_both_ends(tmp_path: Path) -> None:
     graph = assert_same_function(net.save(tmp_path))
     assert ops(graph) == ["transpose", "conv"]
     assert graph.inputs[0].qparams == graph.value(graph.nodes[1].inputs[0]).qparams
+
+
+def test_notes_say_what_was_done(tmp_path: Path) -> None:
+    net = Net()
+    x = net.qdq(net.input("x", [1, 6]), 0.02, 3)
+    w = net.const(random_codes((6, 5)).astype(np.float32) * np.float32(0.01), "w")
+    b = net.const(np.ones(5, np.float32), "b")
+    net.q(net.node("Gemm", [x, w, b], "fc"), 0.05, -3, output="y")
+    net.output("y", [1, 5], "int8")
+    notes = npusim.load(net.save(tmp_path)).metadata["npusim.notes"].splitlines()
+    assert notes == [
+        "fc: float constant w lies on an int8 grid and is read as its codes",
+        "fc: float bias b rounded to int32, half to even",
+    ]
 
 
 def test_softmax_is_a_float_epoch(tmp_path: Path) -> None:
