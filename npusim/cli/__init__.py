@@ -132,5 +132,8 @@ def explain(error: Exception) -> tuple[str, int]:
         return f"{where}{error.strerror or error}.", INVALID
     if isinstance(error, MemoryError):
         return "not enough memory. Use a smaller batch or fewer threads.", INVALID
+    if isinstance(error, ModuleNotFoundError) and not str(error.name).startswith("npusim"):
+        hint = " --engine numpy does without it." if error.name in ("numba", "llvmlite") else ""
+        return f"the Python package {error.name} is missing. Install it with pip.{hint}", INVALID
     what = f"an error of npusim itself ({type(error).__name__}: {error})"
     return f"{what}. Please report it with the command; -v shows where it happened.", INTERNAL

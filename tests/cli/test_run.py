@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -169,3 +171,22 @@ def test_a_lowering_file_changes_the_result(
     numbers.write_text('{"clasifier": {"zero_point": 4}}', "utf-8")
     assert run(*given, "--output", tmp_path / "b.npz", "--lowering", numbers) == 2
     assert "Did you mean classifier?" in capsys.readouterr().err
+
+
+def test_the_numpy_engine_needs_no_numba(
+    model_path: Path, images: np.ndarray, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    code = (
+        "import sys; sys.modules.update(numba=None, llvmlite=None); "
+        "from npusim.cli import main; sys.exit(main(sys.argv[1:]))"
+    )
+    given = ["run", model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz"]
+    results = {}
+    for engine in ENGINES:
+        line = [sys.executable, "-c", code, *map(str, given), "--engine", engine]
+        results[engine] = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert results["numpy"].returncode == 0, results["numpy"].stderr
+    assert results["fast"].returncode == 3
+    assert "numba is missing" in results["fast"].stderr
+    assert "--engine numpy" in results["fast"].stderr
