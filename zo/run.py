@@ -181,6 +181,7 @@ class _Session:
             _prepare_folder(self.request)
             return LogWriter.create(path)
         _check_same(old.header, header, self.request)
+        _remove_leftovers(self.request.out)
         return LogWriter.reopen(path, old.log_bytes)
 
     def _run(
@@ -293,6 +294,14 @@ def _prepare_folder(request: TrainRequest) -> None:
     request.out.mkdir(parents=True, exist_ok=True)
     for path in earlier:
         path.unlink(missing_ok=True)
+    _remove_leftovers(request.out)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Temporary files of a process that was killed while it wrote (see npusim.files)."""
+    for name in (CHECKPOINT_NAME, TRAINED_NAME):
+        for path in folder.glob(f".{name}.*.part*"):
+            path.unlink(missing_ok=True)
 
 
 def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], request: TrainRequest) -> None:
