@@ -66,8 +66,14 @@ class FileImages:
 
     def read(self, indices: Indices) -> Array:
         images = [decode(self.files[i], self.mode) for i in indices]
-        shapes = {image.shape for image in images}
-        assert len(shapes) <= 1, "images of several sizes are read one by one"
+        shapes = sorted({image.shape for image in images})
+        if len(shapes) > 1:
+            raise DataError(
+                "images of several sizes are no one array",
+                where=str(self.files[indices[0]].path.parent),
+                got=", ".join(f"{h}x{w}" for h, w, _ in shapes[:3]),
+                hint="Read them one by one, or resize them.",
+            )
         return np.stack(images)
 
 

@@ -6,8 +6,6 @@ and ``class_names``, an array of strings.
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -63,7 +61,7 @@ def _names(path: Path) -> tuple[str, ...]:
         try:
             with path.open("rb") as stream, NpzFile(stream, allow_pickle=False) as archive:
                 return tuple(archive.files)
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+        except Exception as error:  # NumPy's parser raises almost anything on a damaged file
             raise _unreadable(path, error) from None
     import h5py
 
@@ -75,7 +73,8 @@ def _names(path: Path) -> tuple[str, ...]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError("the file cannot be read", where=str(path), got=str(error).splitlines()[0])
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return DataError("the file cannot be read", where=str(path), got=reason)
 
 
 def _read(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> Mapping[str, Array]:
@@ -93,7 +92,7 @@ def _read(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> Map
         try:
             with path.open("rb") as stream, NpzFile(stream, allow_pickle=False) as archive:
                 return {n: archive[n] for n in chosen}
-        except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        except Exception as error:  # as above
             raise _unreadable(path, error) from None
     import h5py
 

@@ -267,3 +267,30 @@ def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
     (tmp_path / "data.tar.gz").write_bytes(b"")
     with pytest.raises(DataError, match=r"not recognised.*Unpack"):
         open_dataset(str(tmp_path / "data.tar.gz"))
+
+
+@pytest.mark.parametrize("kind", ["npz", "h5", "batch", "idx"])
+def test_flipped_and_missing_bytes_raise_data_errors_only(tmp_path: Path, kind: str) -> None:
+    planes = np.ascontiguousarray(IMAGES.transpose(0, 3, 1, 2)).reshape(6, -1)
+    if kind in ("npz", "h5"):
+        spec = path = save(tmp_path / f"a.{kind}", x=IMAGES, y=LABELS)
+    elif kind == "batch":
+        spec, path = tmp_path, tmp_path / "test_batch"
+        path.write_bytes(pickle.dumps({"data": planes, "labels": LABELS.tolist()}))
+    else:
+        spec, path = tmp_path, tmp_path / "train-images-idx3-ubyte"
+        path.write_bytes(idx(IMAGES[..., 0]))
+        (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx(LABELS.astype(np.uint8)))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(11)
+    refused = 0
+    for round_ in range(60):
+        damaged = bytearray(whole[: rng.integers(len(whole))] if round_ % 3 == 0 else whole)
+        for place in rng.integers(0, max(1, min(len(damaged), 300)), 4):
+            damaged[place : place + 1] = bytes([rng.integers(256)])
+        path.write_bytes(damaged)
+        try:
+            read_all(spec)
+        except DataError:
+            refused += 1
+    assert refused >= 20
