@@ -6,9 +6,7 @@ replay of an update are computed. It is stateless: everything follows from the a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar
 
 from npusim.zo.rng import Purpose
@@ -20,6 +18,3 @@ class Rademacher:
 
     name: ClassVar[str] = "rademacher"
     purpose: ClassVar[Purpose] = Purpose.SIGNS
-
-
-DIRECTIONS: Mapping[str, type[Rademacher]] = MappingProxyType({Rademacher.name: Rademacher})

@@ -6,9 +6,7 @@ of summed Q16 losses, B the batch and N the estimator's own divisor.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -61,9 +59,6 @@ class TwoSided:
     def largest_sum(self, q: int, batch: int, largest_loss: int) -> int:
         """A bound on |sum_k D_k s_k| for losses in 0..largest_loss."""
         return batch * q * largest_loss
-
-
-ESTIMATORS: Mapping[str, type[TwoSided]] = MappingProxyType({TwoSided.name: TwoSided})
 
 
 def check_width(estimator: TwoSided, q: int, batch: int, largest_loss: int) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +12,7 @@ from typing import Any
 import npusim
 from npusim.errors import CheckpointError, DataError, UsageError
 from npusim.frontend.export import export
+from npusim.lowering import compile_chosen, lowering_metadata
 from npusim.numerics.lowered import lowering_from_json, lowering_to_json
 from npusim.program import Program
 from npusim.weights import WeightStore
@@ -41,7 +41,6 @@ from npusim.zo.stop import StopRequest
 from npusim.zo.tensors import select_trained
 
 TRAINED_NAME = "trained.onnx"
-LOWERING_KEY = "npusim.lowering"
 MOST_IMAGES_A_CALL = 64
 
 
@@ -52,7 +51,7 @@ class TrainRequest:
     model: the ONNX file. out: the folder for log, checkpoint and result.
     settings, data: fields of Settings and DataSpec that the user gave; the others come from the
         checkpoint of a resumed run, or are the defaults.
-    profile: numerics profile, None: the checkpoint's or the default.
+    profile, lowering: see npusim.lowering.compile_chosen; a resumed run keeps its own.
     resume: go on from the checkpoint in ``out``. overwrite: replace a run that is there.
     """
 
@@ -62,6 +61,7 @@ class TrainRequest:
     data: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     profile: str | None = None
+    lowering: str | None = None
     engine: str = "fast"
     threads: int = 1
     resume: bool = False
@@ -84,24 +84,25 @@ class TrainResult:
     clean_before: Score | None
     clean_after: Score | None
     files: Mapping[str, Path]
-    notes: tuple[str, ...]
     settings: Settings
     data: DataSpec
 
 
-def train(request: TrainRequest, watch: Watcher) -> TrainResult:
+def train(
+    request: TrainRequest, watch: Watcher, tell: Callable[[str], None] = lambda _: None
+) -> TrainResult:
     """Train, or go on training, until a limit or a signal.
 
     Args:
         watch: called after every step.
+        tell: called with sentences about what was assumed or done.
 
     Raises NpusimError; see the modules that do the work.
     """
     old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
     settings, spec, profile = _resolve(request, old)
     algorithm = compose(settings)
-    lowering = lowering_from_json(old.header["lowering"]) if old else None
-    program = npusim.compile(npusim.load(request.model), profile, request.engine, lowering)
+    program, note = _compile(request, profile, old)
     network = cut_network(program)
     algorithm.check(network)
     kernels = kernel_module(request.engine)
@@ -109,6 +110,9 @@ def train(request: TrainRequest, watch: Watcher) -> TrainResult:
         program.graph, program.weights, settings.train_layers, algorithm.direction.purpose
     )
     splits = open_splits(spec, program.graph, settings.seed)
+    for sentence in (note, *splits.notes):
+        if sentence:
+            tell(sentence)
     training = encode_inputs(splits.training, network)
     if len(training) < settings.batch:
         raise DataError(
@@ -125,7 +129,7 @@ def train(request: TrainRequest, watch: Watcher) -> TrainResult:
             algorithm, tensors, algorithm.table(len(tensors)), kernels, lanes, training
         )
         session = _Session(request, program, network, splits, trainer, spec)
-        return session.run(old, watch)
+        return session.run(old, watch, tell)
 
 
 def replay(
@@ -157,7 +161,9 @@ class _Session:
     trainer: Trainer
     spec: DataSpec
 
-    def run(self, old: Checkpoint | None, watch: Watcher) -> TrainResult:
+    def run(
+        self, old: Checkpoint | None, watch: Watcher, tell: Callable[[str], None]
+    ) -> TrainResult:
         validation = encode_inputs(self.splits.validation, self.network)
         unshifted = self.splits.clean
         clean = encode_inputs(unshifted, self.network) if unshifted is not None else None
@@ -167,6 +173,8 @@ class _Session:
             if old is None:
                 self._begin(run, clean)
             finished = run_loop(run, self.request.limits, stop, watch)
+            if finished:
+                tell(self._export(run.weights(), self.request.out / TRAINED_NAME))
             return self._result(run, finished, clean)
 
     def _header(self, validation: Labelled) -> dict[str, Any]:
@@ -226,7 +234,6 @@ class _Session:
         files = {"log": self.request.out / LOG_NAME, "checkpoint": run.folder / CHECKPOINT_NAME}
         if finished:
             files["trained"] = self.request.out / TRAINED_NAME
-            message = self._export(store, files["trained"])
         return TrainResult(
             finished=finished,
             step=run.state.step,
@@ -237,7 +244,6 @@ class _Session:
             clean_before=Score(**run.options["clean_before"]) if clean else None,
             clean_after=run.evaluate(clean) if clean and finished else None,
             files=files,
-            notes=(*self.splits.notes, *([message] if finished else [])),
             settings=self.trainer.algorithm.settings,
             data=self.spec,
         )
@@ -245,13 +251,21 @@ class _Session:
     def _export(self, store: WeightStore, path: Path) -> str:
         """Write the trained network; a sentence about what was written."""
         program = self.program
-        frozen = {
-            "profile": program.profile.name,
-            "weights_crc": program.weights.crc(),
-            "nodes": lowering_to_json(program.lowering),
-        }
-        metadata = {LOWERING_KEY: json.dumps(frozen, separators=(",", ":"))}
+        metadata = lowering_metadata(program.profile.name, program.weights.crc(), program.lowering)
         return export(program.graph, store, path, metadata).message
+
+
+def _compile(
+    request: TrainRequest, profile: str | None, old: Checkpoint | None
+) -> tuple[Program, str]:
+    """The program, and a sentence about its lowering; a resumed run keeps the one it has."""
+    graph = npusim.load(request.model)
+    if old is None:
+        return compile_chosen(graph, profile, request.engine, request.lowering)
+    if request.lowering is not None:
+        raise UsageError("a resumed run keeps its lowering", where="--lowering")
+    lowering = lowering_from_json(old.header["lowering"])
+    return npusim.compile(graph, profile, request.engine, lowering), ""
 
 
 def _resolve(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 BEST_AT_START = (1 << 31) - 1
@@ -160,8 +159,3 @@ class QScheduler:
         if waited >= self.patience and counted.index + 1 < len(self.qs):
             return replace(counted, index=counted.index + 1, wait=0), metric
         return replace(counted, wait=waited), metric
-
-
-SCHEDULERS: Mapping[str, type[FixedQ] | type[QScheduler]] = MappingProxyType(
-    {FixedQ.name: FixedQ, QScheduler.name: QScheduler}
-)

@@ -12,6 +12,7 @@ from npusim.cli.data_options import DataRequest, data_options
 from npusim.cli.options import (
     engine_option,
     json_option,
+    lowering_option,
     profile_option,
     seed_option,
     threads_option,
@@ -99,6 +100,7 @@ def _train_options(function: Any) -> Any:
 @seed_option
 @threads_option
 @engine_option
+@lowering_option
 @json_option
 @verbosity_options
 def command(model: Path | None, request: DataRequest, **options: Any) -> int:
@@ -144,6 +146,7 @@ def _request(model: Path | None, data: DataRequest, options: dict[str, Any]) -> 
         data=chosen,
         limits=Limits(options["steps"], forwards, options["checkpoint_every"]),
         profile=options["profile"],
+        lowering=options["lowering"],
         engine=options["engine"],
         threads=options["threads"],
         resume=options["resume"],

@@ -23,7 +23,7 @@ SMOOTHING = 0.02
 def run_training(request: TrainRequest, as_json: bool) -> bool:
     """Train with a progress display; says what came of it. True unless it was interrupted."""
     with _display(request.limits) as watch:
-        result = train(request, watch)
+        result = train(request, watch, lambda sentence: say(f"note: {sentence}"))
     _write_run_info(request, result)
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, **_facts(result)})
@@ -148,12 +148,10 @@ def _bar(limits: Limits) -> Iterator[Callable[[Progress], None]]:
 
 
 def _tell(request: TrainRequest, result: TrainResult) -> None:
-    for note in result.notes:
-        say(f"note: {note}")
     if not result.finished:
         say(
-            f"Stopped after step {result.step}. Go on with: npusim train {request.model} "
-            f"--out {request.out} --resume (and the same limits)"
+            f"Stopped after step {result.step}. Go on with:\n"
+            f"  npusim train {request.model} --out {request.out} --resume{_limits(request.limits)}"
         )
         return
     say(f"{result.step} steps, {result.forwards} image-forwards, weights' CRC {result.crc:08x}")
@@ -165,6 +163,12 @@ def _tell(request: TrainRequest, result: TrainResult) -> None:
         say(f"                 {_accuracy(result.clean_after)} after")
     for name, path in result.files.items():
         say(f"{name}: {path}")
+
+
+def _limits(limits: Limits) -> str:
+    """The options that set the limits."""
+    given = {"--steps": limits.steps, "--max-forwards": limits.forwards}
+    return "".join(f" {name} {value}" for name, value in given.items() if value is not None)
 
 
 def _accuracy(score: Score) -> Accuracy:
