@@ -22,6 +22,11 @@ from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_epilogue import Convolution, OneStep, TwoStep
 from npusim.numerics.requant import FixedPoint, FloatScale
 
+FIXED_RULES = {"double": FIXED_DOUBLE, "single": FIXED_SINGLE}
+
+SIGNED_BIAS = 128
+"""From the signed codes of neural-art, int8 or uint8 less 128, to what is stored."""
+
 
 def padded(values: Array, group: int) -> Array:
     """[group * n] with every group's channels filled up with zeros to whole blocks of 16."""
@@ -64,7 +69,7 @@ def _(lowered: FixedPoint, builder: Builder, output: Value, group: int, constant
         low=lowered.lo,
         high=lowered.hi,
         zero_point=lowered.zero_point,
-        rule=FIXED_DOUBLE if lowered.rounding == "double" else FIXED_SINGLE,
+        rule=FIXED_RULES[lowered.rounding],
         multiplier=builder.constant(padded(lowered.multiplier, group)),
         shift=builder.constant(padded(lowered.shift, group)),
     )
@@ -100,6 +105,7 @@ def _steps(lowered: Convolution, builder: Builder, group: int) -> dict[str, int]
     return {
         "low": lowered.lo,
         "high": lowered.hi,
+        "bias": SIGNED_BIAS,
         "multiplier": builder.constant(padded(lowered.multiplier.astype(np.int64), group)),
         "ties": TIES[lowered.ties],
     }
@@ -108,4 +114,4 @@ def _steps(lowered: Convolution, builder: Builder, group: int) -> dict[str, int]
 def _record(builder: Builder, output: Value, **fields: int) -> int:
     assert EPILOGUE.names is not None
     unused = dict.fromkeys(EPILOGUE.names, 0)
-    return builder.constant(record(EPILOGUE, **{**unused, **fields, "bias": stored_bias(output)}))
+    return builder.constant(record(EPILOGUE, **{**unused, "bias": stored_bias(output), **fields}))

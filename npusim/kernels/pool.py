@@ -10,6 +10,7 @@ from numba import carray
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
+from npusim.kernels.stream import shift_right
 
 POOL = np.dtype(
     [
@@ -37,6 +38,11 @@ POOL = np.dtype(
         ("epilogue", np.int64),  # address of the EPILOGUE record (sums)
         ("input_bias", np.int64),  # 128 where the input is int8
         ("divide", np.int64),  # 1: divide each sum by its count, half away from zero, first
+        ("multipliers", np.int64),  # address of int64 [rows, cols]: reciprocal of each count
+        ("shifts", np.int64),  # address of int64 [rows, cols]: shift of each product
+        ("ties", np.int64),  # rounding of that shift
+        ("table", np.int64),  # address of uint8 [65536]: stored output of each int16 mean
+        ("counter", np.int64),  # offset of the saturation counter
         ("input_scale", np.float64),
         ("output_scale", np.float64),
         ("output_zero", np.float64),
@@ -139,6 +145,38 @@ def sum_step(row_address: Any, context_address: Any) -> None:
             for k in range(lanes):
                 sums[0, k] = _centred(np.int64(sums[0, k]), counts[at], p)
             finish(sums, e, context, channel, y[i : i + 1, channel : channel + lanes])
+
+
+@step_kernel
+def stream_mean_step(row_address: Any, context_address: Any) -> None:
+    """neural-art: the sum times a reciprocal becomes an int16 stream, and a table its output code.
+
+    Sums are over signed codes with their zero point left in; padding that counts is a zero point.
+    """
+    p = carray(pointer(row_address), 1, POOL)[0]
+    context = carray(pointer(context_address), 1, CONTEXT)[0]
+    x, y = _arrays(p, context)
+    positions = p.rows * p.cols
+    counts = carray(pointer(p.counts), positions, np.int64)
+    multipliers = carray(pointer(p.multipliers), positions, np.int64)
+    shifts = carray(pointer(p.shifts), positions, np.int64)
+    table = carray(pointer(p.table), 65536, np.uint8)
+    sums = carray(pointer(context.scratch), p.channels, np.int64)
+    saturated = 0
+    for i in range(len(y)):
+        image, at = divmod(i, positions)
+        sums[:] = counts[at] * (p.zero_point - 128)
+        for tap in range(p.kernel_y * p.kernel_x):
+            start = _window(p, x, image, at // p.cols, at % p.cols, tap)
+            if start >= 0:
+                for k in range(p.channels):
+                    sums[k] += np.int64(x[start + k]) - p.zero_point
+        for k in range(p.channels):
+            mean = shift_right(sums[k] * multipliers[at], shifts[at], p.ties)
+            clipped = min(max(mean, p.low), p.high)
+            saturated += np.int64(clipped != mean)
+            y[i, k] = table[clipped + 32768]
+    carray(pointer(context.stats + p.counter), 1, np.int64)[0] += saturated
 
 
 @njit_kernel

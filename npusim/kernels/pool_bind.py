@@ -10,8 +10,10 @@ from npusim.ir import Array, Site
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue_bind import epilogue
 from npusim.kernels.plan import Builder, channels_last, record, stored_bias
-from npusim.kernels.pool import POOL, float_mean_step, max_step, sum_step
+from npusim.kernels.pool import POOL, float_mean_step, max_step, stream_mean_step, sum_step
+from npusim.kernels.stream import INT16_MAX, INT16_MIN, TIES
 from npusim.numerics.lowered import Lowered
+from npusim.numerics.neural_art_epilogue import GlobalAverage, WindowAverage
 from npusim.numerics.requant import FixedPoint, FloatScale
 from npusim.ops.avgpool import AveragePoolFloat32
 from npusim.ops.base import Rule
@@ -40,19 +42,45 @@ def bind_average(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> 
         builder.scratch(4 * int(row["channels"][0]))
         builder.native(float_mean_step, row)
         return True
-    if not isinstance(lowered, FixedPoint):
-        return False
-    row["divide"] = 1
-    return _sums(builder, site, lowered, row)
+    if isinstance(lowered, FloatScale | FixedPoint):
+        # A FloatScale takes the sum over a whole map, a FixedPoint the rounded mean.
+        row["divide"] = isinstance(lowered, FixedPoint)
+        return _sums(builder, site, lowered, row)
+    return _stream_means(builder, site, lowered, row, counts)
 
 
 def bind_global_average(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
-    if not _is_map(site) or not isinstance(lowered, FloatScale | FixedPoint):
+    height, width = site.value(0).type.shape[2:] if _is_map(site) else (0, 0)
+    if not height or not width:
         return False
-    height, width = (int(d or 0) for d in site.value(0).type.shape[2:])
-    window = PoolAttrs(kernel=(height, width), strides=(1, 1))
-    counts = builder.constant(np.array([height * width], np.int64))
-    return _sums(builder, site, lowered, _row(builder, site, window, counts))
+    counts = np.array([height * width], np.int64)
+    row = _row(builder, site, PoolAttrs(kernel=(height, width)), builder.constant(counts))
+    if isinstance(lowered, FloatScale | FixedPoint):
+        return _sums(builder, site, lowered, row)
+    return _stream_means(builder, site, lowered, row, counts)
+
+
+def _stream_means(
+    builder: Builder, site: Site, lowered: Lowered, row: Array, counts: Array
+) -> bool:
+    """neural-art: a reciprocal for every position, and the step after it as a table."""
+    if isinstance(lowered, GlobalAverage):
+        numbers = (np.full(counts.shape, n) for n in (lowered.multiplier, lowered.shift))
+        row["low"], row["high"] = INT16_MIN, INT16_MAX
+        row["counter"] = builder.counter(site.node.name)
+    else:
+        assert isinstance(lowered, WindowAverage)
+        which = np.searchsorted(np.array(lowered.counts), counts)
+        numbers = (np.array(n)[which] for n in (lowered.multipliers, lowered.shifts))
+        row["low"], row["high"] = -128, 127
+        row["counter"] = builder.counter(f"{site.node.name} (codes)")
+    row["multipliers"], row["shifts"] = (builder.constant(n.astype(np.int64)) for n in numbers)
+    row["ties"] = TIES[lowered.ties]
+    codes = lowered.rescale.apply(np.arange(INT16_MIN, INT16_MAX + 1, dtype=np.int64))
+    row["table"] = builder.constant((codes + stored_bias(site.output)).astype(np.uint8))
+    builder.scratch(8 * int(row["channels"][0]))
+    builder.native(stream_mean_step, row)
+    return True
 
 
 def _sums(builder: Builder, site: Site, lowered: FloatScale | FixedPoint, row: Array) -> bool:
@@ -108,6 +136,11 @@ def _row(builder: Builder, site: Site, window: PoolAttrs, counts: int) -> Array:
         bias=stored_bias(site.output),
         epilogue=0,
         divide=0,
+        multipliers=0,
+        shifts=0,
+        ties=0,
+        table=0,
+        counter=0,
         input_scale=0,
         output_scale=0,
         output_zero=0,

@@ -117,14 +117,24 @@ def output(rng: Rng, dtype: str, spread: float, kind: str) -> QParams:
     return QParams.make(scales(rng, kind, wanted - 0.7, wanted + 0.7), zero_point(rng, dtype))
 
 
+def clamp(rng: Rng, dtype: str) -> tuple[int, int]:
+    """The whole range, or (one time in four) the part that a fused Clip leaves."""
+    lo, hi = INTEGER_RANGE[dtype]
+    if rng.random() < 0.75:
+        return lo, hi
+    first, last = sorted(rng.integers(lo, hi + 1, 2))
+    return int(first), int(last)
+
+
 def spread_of(x: QParams, w: QParams, terms: int) -> float:
     """About the standard deviation of a sum of products of uniform codes."""
     return float(x.scales().max() * w.scales().max() * 74.0 * 74.0 * np.sqrt(terms))
 
 
-def bias(rng: Rng, channels: int, terms: int) -> Operand:
+def bias(rng: Rng, channels: int, terms: int, x: QParams, w: QParams) -> Operand:
     largest = 2000 * max(1, int(np.sqrt(terms)))
-    return Operand("b", rng.integers(-largest, largest, channels).astype(np.int32), None, True)
+    qparams = QParams.make(x.scales() * w.scales(), 0, 0)
+    return Operand("b", rng.integers(-largest, largest, channels).astype(np.int32), qparams, True)
 
 
 def dtypes(rng: Rng) -> tuple[str, str]:
@@ -133,20 +143,22 @@ def dtypes(rng: Rng) -> tuple[str, str]:
     return pairs[rng.integers(3)]
 
 
+CHANNELS = [
+    (1, 3, 5), (1, 16, 8), (1, 40, 33), (2, 3, 2), (2, 20, 20), (4, 1, 1), (8, 1, 2), (40, 1, 1),
+]  # fmt: skip
+"""(groups, input channels of a group, output channels of a group) of convolutions."""
+
+
 def conv(rng: Rng) -> Case:
     dtype, wtype = dtypes(rng)
     kind = style(rng)
     kernel = rng.integers(1, 6, 2)
-    group, inner, outer = (
-        int(v)
-        for v in rng.choice([(1, 3, 5), (1, 16, 8), (2, 3, 2), (4, 1, 1), (8, 1, 2), (16, 1, 1)])
-    )
+    group, inner, outer = (int(v) for v in rng.choice(CHANNELS))
     dilations = rng.integers(1, 3, 2)
     pads = tuple(int(rng.integers(0, k)) for k in (*kernel, *kernel))
-    size = dilations * (kernel - 1) + 1 + rng.integers(0, 6, 2)
-    attrs = ConvAttrs(
-        pair(rng.integers(1, 4, 2)), pads, pair(dilations), group, INTEGER_RANGE[dtype]
-    )
+    around = np.add(pads[:2], pads[2:])
+    size = np.maximum(1, dilations * (kernel - 1) + 1 - around + rng.integers(0, 7, 2))
+    attrs = ConvAttrs(pair(rng.integers(1, 4, 2)), pads, pair(dilations), group, clamp(rng, dtype))
     terms = int(inner * kernel.prod())
     channels = group * outer
     x, w = activation(rng, dtype, kind), weight(rng, wtype, channels, kind, 0)
@@ -155,7 +167,7 @@ def conv(rng: Rng) -> Case:
         Operand("w", codes(rng, wtype, (channels, inner, *kernel)), w, True),
     ]
     if rng.random() < 0.7:
-        operands.append(bias(rng, channels, terms))
+        operands.append(bias(rng, channels, terms, x, w))
     return one_node(
         "conv", attrs, operands, dtype, output(rng, dtype, spread_of(x, w, terms), kind)
     )
@@ -166,14 +178,17 @@ def gemm(rng: Rng, transposed: bool, has_bias: bool) -> Case:
     kind = style(rng)
     inputs, outputs = int(rng.integers(1, 300)), int(rng.integers(1, 40))
     shape = (outputs, inputs) if transposed else (inputs, outputs)
+    # Only QLinearMatMul takes more than two axes.
+    matrix = transposed or has_bias or rng.random() < 0.7
+    leading = tuple(int(d) for d in rng.integers(1, 7, 1 if matrix else 2))
     x, w = activation(rng, dtype, kind), weight(rng, wtype, outputs, kind, 0 if transposed else 1)
     operands = [
-        Operand("x", codes(rng, dtype, (int(rng.integers(1, 9)), inputs)), x),
+        Operand("x", codes(rng, dtype, (*leading, inputs)), x),
         Operand("w", codes(rng, wtype, shape), w, True),
     ]
     if has_bias:
-        operands.append(bias(rng, outputs, inputs))
-    attrs = GemmAttrs(transposed, INTEGER_RANGE[dtype])
+        operands.append(bias(rng, outputs, inputs, x, w))
+    attrs = GemmAttrs(transposed, clamp(rng, dtype))
     return one_node(
         "gemm", attrs, operands, dtype, output(rng, dtype, spread_of(x, w, inputs), kind)
     )
@@ -207,7 +222,7 @@ def two_operands(
         if rng.random() < 0.5:
             operands.reverse()
         size = spread(74 * a.scale[0], 74 * b.scale[0])
-        numbers = attrs(clamp=INTEGER_RANGE[dtype])
+        numbers = attrs(clamp=clamp(rng, dtype))
         return one_node(op, numbers, operands, dtype, output(rng, dtype, size, kind))
 
     return make
@@ -224,12 +239,29 @@ def average_pool(rng: Rng) -> Case:
         tuple(int(rng.integers(0, k)) for k in (*kernel, *kernel)),  # type: ignore[arg-type]
         ceil_mode=bool(rng.integers(2)),
         count_include_pad=bool(rng.integers(2)),
-        clamp=INTEGER_RANGE[dtype],
+        clamp=clamp(rng, dtype),
     )
     x = activation(rng, dtype, kind)
     codes_ = codes(rng, dtype, (int(rng.integers(1, 3)), int(rng.integers(1, 20)), *size))
     y = x if rng.random() < 0.3 else output(rng, dtype, 74 * x.scale[0], kind)
     return one_node("avgpool", attrs, [Operand("x", codes_, x)], dtype, y)
+
+
+def max_pool(rng: Rng) -> Case:
+    dtype = ("uint8", "int8")[rng.integers(2)]
+    kernel, dilations = rng.integers(1, 5, 2), rng.integers(1, 3, 2)
+    size = dilations * (kernel - 1) + 1 + rng.integers(0, 7, 2)
+    attrs = PoolAttrs(
+        pair(kernel),
+        pair(rng.integers(1, 4, 2)),
+        tuple(int(rng.integers(0, k)) for k in (*kernel, *kernel)),  # type: ignore[arg-type]
+        pair(dilations),
+        ceil_mode=bool(rng.integers(2)),
+        clamp=clamp(rng, dtype),
+    )
+    x = activation(rng, dtype, "any")
+    shape = (int(rng.integers(1, 3)), int(rng.integers(1, 40)), *size)
+    return one_node("maxpool", attrs, [Operand("x", codes(rng, dtype, shape), x)], dtype, x)
 
 
 def global_average_pool(rng: Rng) -> Case:
@@ -305,6 +337,7 @@ MAKERS: Mapping[str, Callable[[Rng], Case]] = {
     "QLinearAveragePool": average_pool,
     "QLinearGlobalAveragePool": global_average_pool,
     "QLinearConcat": concat,
+    "MaxPool": max_pool,
     "Requantize": requantize,
     "QuantizeLinear": quantize,
 }
