@@ -342,6 +342,21 @@ def test_rescale(
     assert step.apply(one(x)).item() == clip(shifted(total, shift, ties), *bounds) + offset
 
 
+@pytest.mark.parametrize(
+    ("how", "codes"),
+    [
+        ("floor", [-2, -1, 0, 1]), ("half_away", [-2, -1, 1, 2]), ("half_up", [-1, 0, 1, 2]),
+        ("half_even", [-2, 0, 0, 2]),
+    ],
+)  # fmt: skip
+def test_roundings_by_name(how: str, codes: list[int]) -> None:
+    """-1.5, -0.5, 0.5 and 1.5, once in the pre-shift and once in the last shift."""
+    x = np.array([-3, -1, 1, 3])
+    early = rescale(multiplier=1, pre_shift=1, shift=0, pre_rounding=how)
+    assert early.apply(x).tolist() == codes
+    assert rescale(multiplier=1, shift=1, ties=how).apply(x).tolist() == codes
+
+
 def test_keep() -> None:
     assert Keep(-100, 50, 128).apply(np.array([-128, 0, 127])).tolist() == [28, 128, 178]
 
