@@ -21,7 +21,7 @@ Q_SET = (1, 2, 4, 8, 16, 32, 64)
 
 #: eta_f of the residual update (LSB^2 per nat per image-forward), eta of the faithful one
 #: (LSB^2 per nat per step): each the default of its own scaling.
-DEFAULT_LR: Mapping[str, float] = MappingProxyType({"linear": 0.01, "none": 0.5})
+DEFAULT_LR: Mapping[str, float] = MappingProxyType({"linear": 0.01, "none": 3.0})
 DEFAULT_SCALING: Mapping[str, str] = MappingProxyType({"residual": "linear", "faithful": "none"})
 
 

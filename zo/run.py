@@ -84,6 +84,7 @@ class TrainResult:
     clean_before: Score | None
     clean_after: Score | None
     files: Mapping[str, Path]
+    profile: str
     settings: Settings
     data: DataSpec
 
@@ -244,6 +245,7 @@ class _Session:
             clean_before=Score(**run.options["clean_before"]) if clean else None,
             clean_after=run.evaluate(clean) if clean and finished else None,
             files=files,
+            profile=self.program.profile.name,
             settings=self.trainer.algorithm.settings,
             data=self.spec,
         )

@@ -199,7 +199,7 @@ def _write_run_info(request: TrainRequest, result: TrainResult) -> None:
         **result.settings.to_json(),
         **result.data.to_json(),
         **dataclasses.asdict(request.limits),
-        "profile": request.profile,
+        "profile": result.profile,
         "engine": request.engine,
         "threads": request.threads,
     }

@@ -97,6 +97,19 @@ def test_a_signal_stops_at_a_step_and_can_be_resumed(
     assert resumed.files["log"].read_bytes() == whole.files["log"].read_bytes()
 
 
+@pytest.mark.long
+def test_sigterm_ends_the_command_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    endless = [*command(out, *FRESH), "--steps", "1000000"]
+    process = subprocess.Popen(endless, stderr=subprocess.PIPE, text=True)
+    while not (out / "checkpoint.h5").exists() and process.poll() is None:
+        time.sleep(0.05)
+    process.terminate()
+    text = process.communicate(timeout=120)[1]
+    assert process.returncode == 130
+    assert f"--out {out} --resume --steps 1000000" in text
+
+
 def test_a_second_ctrl_c_interrupts_at_once(tmp_path: Path) -> None:
     def watch(progress: Progress) -> None:
         os.kill(os.getpid(), signal.SIGINT)

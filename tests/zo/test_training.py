@@ -148,6 +148,7 @@ def test_the_log_says_what_each_step_did(train_digits: Train) -> None:
         pairs = zip(record["loss_plus"], record["loss_minus"], strict=True)
         assert record["d"] == [plus - minus for plus, minus in pairs]
         assert len(record["d"]) == 2
+        assert any(record["d"]), "the perturbed weights must be the ones that run"
         assert len(record["changed"]) == len(record["max_delta"]) == len(header["tensors"])
     assert [("window_loss" in r) for r in steps] == [False, True, False, True]
     assert [("crc" in r) for r in steps] == [False, False, True, False]
