@@ -37,9 +37,26 @@ def compile(
     graph: Graph,
     profile: str | Profile | None = None,
     engine: str = "fast",
-    lowering: Mapping[str, Lowered] | None = None,
+    lowering: Mapping[str, Lowered] | str | None = None,
 ) -> Program:
-    """Bind a graph to a numerics profile; see npusim.program.compile_graph."""
+    """Bind a graph to a numerics profile.
+
+    Args:
+        graph: from ``load``.
+        profile: a profile or its name; None is the one that a trained file was trained under,
+            else DEFAULT_PROFILE.
+        engine: "fast" (compiled kernels) or "numpy" (the int64 references).
+        lowering: the numbers to compute with. None: those that a trained file carries, else fresh
+            ones; "fresh"; the path of a JSON file of changes; or numbers by node name, as
+            ``Program.lowering`` holds them.
+
+    Raises:
+        UnsupportedOp: the profile cannot compute an operator.
+        BadQuantization, BadShape: the network does not fit the profile or itself.
+    """
+    from npusim.lowering import compile_chosen
     from npusim.program import compile_graph
 
+    if lowering is None or isinstance(lowering, str):
+        return compile_chosen(graph, profile, engine, lowering)[0]
     return compile_graph(graph, profile, engine, lowering)

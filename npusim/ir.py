@@ -9,6 +9,7 @@ images); how a buffer lies in memory is the program's business, not the graph's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -87,7 +88,7 @@ class TensorType:
 
     def per_image(self) -> int:
         """Elements of one image (of the whole tensor where it is not lifted)."""
-        return int(np.prod([d for d in self.shape if d is not None], dtype=np.int64))
+        return math.prod(d for d in self.shape if d is not None)
 
     def __str__(self) -> str:
         dims = ",".join("N" if d is None else str(d) for d in self.shape)

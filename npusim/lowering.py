@@ -17,6 +17,7 @@ from npusim.numerics.lowered import Lowered, lowering_to_json
 from npusim.numerics.overrides import override, read_overrides
 
 if TYPE_CHECKING:
+    from npusim.numerics.profile import Profile
     from npusim.program import Program
 
 METADATA_KEY = "npusim.lowering"
@@ -39,12 +40,15 @@ def lowering_metadata(
 
 
 def compile_chosen(
-    graph: Graph, profile: str | None, engine: str, choice: str | None = None
+    graph: Graph,
+    profile: str | Profile | None,
+    engine: str = "fast",
+    choice: str | None = None,
 ) -> tuple[Program, str]:
     """Compiles with the lowering that the file carries, or that the user chose.
 
     Args:
-        profile: a profile's name; None is the one the file was trained under, else the default.
+        profile: or its name; None is the one the file was trained under, else the default.
         engine: "fast" or "numpy".
         choice: None, "fresh" to compute all numbers anew, or a JSON file of numbers to change
             (npusim.numerics.overrides).
@@ -56,11 +60,11 @@ def compile_chosen(
         ModelError: the file's lowering does not fit its network.
         UsageError: the user's file does not.
     """
-    import npusim
+    from npusim.program import compile_graph
 
     frozen = None if choice == FRESH else _frozen(graph)
-    name = profile or (frozen["profile"] if frozen else None)
-    fresh = npusim.compile(graph, name, engine)
+    chosen = profile or (frozen["profile"] if frozen else None)
+    fresh = compile_graph(graph, chosen, engine)
     lowering: Mapping[str, Lowered] = fresh.lowering
     notes = []
     if choice == FRESH and METADATA_KEY in graph.metadata:
@@ -77,7 +81,7 @@ def compile_chosen(
         notes.append(f"numbers of the lowering changed by {choice}")
     if lowering is fresh.lowering:
         return fresh, "; ".join(notes)
-    return npusim.compile(graph, fresh.profile, engine, lowering), "; ".join(notes)
+    return compile_graph(graph, fresh.profile, engine, lowering), "; ".join(notes)
 
 
 def _frozen(graph: Graph) -> dict[str, Any] | None:

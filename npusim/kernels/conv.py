@@ -132,7 +132,7 @@ def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> An
     size = c.block * CHANNELS
     sums, piece, total = carray(pointer(work), (3, size), np.int32)
     segments = carray(pointer(c.segments), c.segment_count, SEGMENT)
-    saturated = 0
+    saturated = np.int64(0)
     total[: count * CHANNELS] = 0
     for s in range(c.segment_count):
         if s == 0 or segments[s].piece != segments[s - 1].piece:
@@ -158,7 +158,7 @@ def _multiply_block(c: Any, e: Any, context: Any, group: Any, first: Any, count:
         (context.batch * c.images * c.rows * c.cols, c.out_channels),
         np.uint8,
     )
-    saturated = 0
+    saturated = np.int64(0)
     for b in range(blocks):
         if c.stream_shift >= 0:
             saturated += _stream_block(c, context, group * blocks + b, count, work)
@@ -185,7 +185,7 @@ def conv_step(row: Any, context_address: Any) -> None:
         np.uint8,
     )
     panel = carray(pointer(context.scratch), (c.block, c.depth), np.int16)
-    saturated = 0
+    saturated = np.int64(0)
     for first in range(0, total, c.block):
         count = min(c.block, total - first)
         for group in range(c.group):

@@ -147,8 +147,7 @@ def _finish(
         write = partial(_write_constants, lowered=lowered, group=group)
         constant = builder.weights(bias, 2 * size, write)
     else:
-        write = partial(_write_bias, group=group) if site.has(2) else _write_zeros
-        start = builder.weights(bias, size, write)
+        start = builder.weights(bias, size, partial(_write_bias, group=group))
     return {
         "start": start,
         "zero_point": site.qparams(0).scalar()[1] + stored_bias(site.value(0)),
@@ -201,7 +200,7 @@ def _write_depthwise(codes: Array, out: Array, zero_points: Array) -> None:
 
 
 def _write_bias(codes: Array, out: Array, group: int) -> None:
-    out.view(np.int32)[:] = padded(codes.astype(np.int32), group)
+    out.view(np.int32)[:] = padded(codes.astype(np.int32), group) if codes.size else 0
 
 
 def _write_zeros(codes: Array, out: Array) -> None:

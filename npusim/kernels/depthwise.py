@@ -95,9 +95,9 @@ def _sum_row(
             sums[col] = start
             at = (image, top, col * d.stride_x - d.left)
             _sum_pixel(d, parts[0], x, weights, at, channel, sums[col])
-        return 0
+        return np.int64(0)
     exact, rounded = work[: d.cols], work[d.cols :]
-    saturated = 0
+    saturated = np.int64(0)
     sums[:] = 0
     for s in range(d.segment_count):
         exact[:] = 0
@@ -132,7 +132,7 @@ def depthwise_step(row: Any, context_address: Any) -> None:
         pointer(context.scratch + 4 * CHANNELS * d.cols), (2 * d.cols, CHANNELS), np.int32
     )
     taps = d.kernel_y * d.kernel_x
-    saturated = 0
+    saturated = np.int64(0)
     for channel in range(0, d.channels, CHANNELS):
         lanes = min(CHANNELS, d.channels - channel)
         weights = carray(

@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.jit import njit_kernel, pointer
-from npusim.kernels.stream import INT16_MAX, INT16_MIN, shift_right
+from npusim.kernels.stream import HALF_AWAY, HALF_UP, INT16_MAX, INT16_MIN, shift_right
 
 EPILOGUE = np.dtype(
     [
@@ -37,7 +37,7 @@ EPILOGUE = np.dtype(
 
 _INT32_MIN, _INT32_MAX = np.int64(-(2**31)), np.int64(2**31 - 1)
 
-FLOAT_SCALE, FIXED_DOUBLE, FIXED_SINGLE, TWO_STEP, ONE_STEP = range(5)
+FLOAT_SCALE, FIXED_DOUBLE, FIXED_SINGLE, FIXED_AWAY, TWO_STEP, ONE_STEP = range(6)
 
 
 @intrinsic
@@ -75,37 +75,28 @@ def _high_half(a: Any, b: Any) -> Any:
 
 
 @njit_kernel
-def _shift_half_away(value: Any, shift: Any) -> Any:
-    """Rounded right shift, ties away from zero."""
-    if shift <= 0:
-        return value
-    return (value + (np.int64(1) << (shift - 1)) - np.int64(value < 0)) >> shift
-
-
-@njit_kernel
 def _fixed_double(sums: Any, multiplier: Any, shift: Any, e: Any, out: Any) -> None:
     """TFLite with two roundings: high half of the doubled product, then a rounded shift."""
     for c in range(len(out)):
         left, right = max(shift[c], 0), max(-shift[c], 0)
         shifted = min(max(np.int64(sums[c]) << left, _INT32_MIN), _INT32_MAX)
-        code = _shift_half_away(_high_half(shifted, multiplier[c]), right) + e.zero_point
+        code = shift_right(_high_half(shifted, multiplier[c]), right, HALF_AWAY) + e.zero_point
         out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
 
 
 @njit_kernel
-def _fixed_single(sums: Any, multiplier: Any, shift: Any, e: Any, out: Any) -> None:
-    """TFLite with one rounding of the whole product, half up."""
+def _fixed_once(sums: Any, multiplier: Any, shift: Any, e: Any, ties: Any, out: Any) -> None:
+    """TFLite with one rounding of the whole product."""
     for c in range(len(out)):
-        total = 31 - shift[c]
         product = np.int64(sums[c]) * np.int64(multiplier[c])
-        code = ((product + (np.int64(1) << (total - 1))) >> total) + e.zero_point
+        code = shift_right(product, 31 - shift[c], ties) + e.zero_point
         out[c] = np.uint8(min(max(code, e.low), e.high) + e.bias)
 
 
 @njit_kernel
 def _two_step(stream: Any, multiplier: Any, constant: Any, e: Any, out: Any) -> Any:
     """int16 to int16 by channel, then to a code with the constant; how many saturated between."""
-    saturated = 0
+    saturated = np.int64(0)
     for c in range(len(out)):
         rounded = shift_right(multiplier[c] * np.int64(stream[c]), e.first_shift, e.ties)
         middle = min(max(rounded, INT16_MIN), INT16_MAX)
@@ -129,7 +120,7 @@ def _one_step(stream: Any, multiplier: Any, constant: Any, e: Any, out: Any) -> 
 def _finish_steps(sums: Any, e: Any, context: Any, channel: Any, out: Any) -> Any:
     multiplier = carray(pointer(e.multiplier + 8 * channel), CHANNELS, np.int64)
     constant = carray(pointer(context.packed + e.constant + 8 * channel), CHANNELS, np.int64)
-    saturated = 0
+    saturated = np.int64(0)
     for p in range(len(out)):
         if e.rule == TWO_STEP:
             saturated += _two_step(sums[p], multiplier, constant, e, out[p])
@@ -145,8 +136,10 @@ def _finish_fixed(sums: Any, e: Any, channel: Any, out: Any) -> None:
     for p in range(len(out)):
         if e.rule == FIXED_DOUBLE:
             _fixed_double(sums[p], multiplier, shift, e, out[p])
+        elif e.rule == FIXED_SINGLE:
+            _fixed_once(sums[p], multiplier, shift, e, HALF_UP, out[p])
         else:
-            _fixed_single(sums[p], multiplier, shift, e, out[p])
+            _fixed_once(sums[p], multiplier, shift, e, HALF_AWAY, out[p])
 
 
 @njit_kernel
@@ -163,8 +156,8 @@ def finish(sums: Any, e: Any, context: Any, channel: Any, out: Any) -> Any:
         shifted = np.int32(e.zero_point + e.bias)
         for p in range(len(out)):
             _float_scale(sums[p], scales, low, high, shifted, out[p])
-        return 0
-    if e.rule == FIXED_DOUBLE or e.rule == FIXED_SINGLE:
+        return np.int64(0)
+    if e.rule < TWO_STEP:
         _finish_fixed(sums, e, channel, out)
-        return 0
+        return np.int64(0)
     return _finish_steps(sums, e, context, channel, out)

@@ -10,6 +10,7 @@ from npusim.ir import Array, Value
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import (
     EPILOGUE,
+    FIXED_AWAY,
     FIXED_DOUBLE,
     FIXED_SINGLE,
     FLOAT_SCALE,
@@ -22,7 +23,7 @@ from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_epilogue import Convolution, OneStep, TwoStep
 from npusim.numerics.requant import FixedPoint, FloatScale
 
-FIXED_RULES = {"double": FIXED_DOUBLE, "single": FIXED_SINGLE}
+FIXED_RULES = {"double": FIXED_DOUBLE, "single": FIXED_SINGLE, "away": FIXED_AWAY}
 
 SIGNED_BIAS = 128
 """From the signed codes of neural-art, int8 or uint8 less 128, to what is stored."""

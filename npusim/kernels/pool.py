@@ -162,7 +162,7 @@ def stream_mean_step(row_address: Any, context_address: Any) -> None:
     shifts = carray(pointer(p.shifts), positions, np.int64)
     table = carray(pointer(p.table), 65536, np.uint8)
     sums = carray(pointer(context.scratch), p.channels, np.int64)
-    saturated = 0
+    saturated = np.int64(0)
     for i in range(len(y)):
         image, at = divmod(i, positions)
         sums[:] = counts[at] * (p.zero_point - 128)

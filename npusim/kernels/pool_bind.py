@@ -93,12 +93,11 @@ def _sums(builder: Builder, site: Site, lowered: FloatScale | FixedPoint, row: A
 
 def _for_channels(lowered: FloatScale | FixedPoint, channels: int) -> FloatScale | FixedPoint:
     """The requantizer with one number a channel where it has one for all."""
-    wide = {
-        f.name: np.broadcast_to(value, (channels,)).copy()
-        for f in dataclasses.fields(lowered)
-        if isinstance(value := getattr(lowered, f.name), np.ndarray)
-    }
-    return dataclasses.replace(lowered, **wide)
+    repeats = channels // lowered.multiplier.size
+    if isinstance(lowered, FloatScale):
+        return dataclasses.replace(lowered, multiplier=np.tile(lowered.multiplier, repeats))
+    multiplier, shift = np.tile(lowered.multiplier, repeats), np.tile(lowered.shift, repeats)
+    return dataclasses.replace(lowered, multiplier=multiplier, shift=shift)
 
 
 def _is_map(site: Site) -> bool:

@@ -30,7 +30,7 @@ def shift_right(value: Any, shift: Any, ties: Any) -> Any:
 @njit_kernel
 def add_pass(sums: Any, piece: Any, shift: Any, ties: Any) -> Any:
     """piece = sat16(round((sum + (piece << shift)) >> shift)); returns how many saturated."""
-    saturated = 0
+    saturated = np.int64(0)
     for i in range(len(sums)):
         raised = np.int64(sums[i]) + (np.int64(piece[i]) << shift)
         rounded = shift_right(raised, shift, ties)
@@ -43,7 +43,7 @@ def add_pass(sums: Any, piece: Any, shift: Any, ties: Any) -> Any:
 @njit_kernel
 def add_piece(total: Any, piece: Any) -> Any:
     """total = sat16(total + piece); returns how many saturated."""
-    saturated = 0
+    saturated = np.int64(0)
     for i in range(len(total)):
         added = np.int64(total[i]) + np.int64(piece[i])
         clipped = min(max(added, INT16_MIN), INT16_MAX)

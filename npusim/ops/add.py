@@ -14,7 +14,7 @@ from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
 from npusim.ops.broadcast import broadcast_shape
-from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def convert(unit: Unit) -> Step:
 
 def from_qlinear(node: Node) -> QOperands:
     """com.microsoft QLinearAdd: a, sa, za, b, sb, zb, sy, zy."""
-    a, sa, za, b, sb, zb, sy, zy = (*node.inputs, "")[:8]
+    a, sa, za, b, sb, zb, sy, zy = operands_of(node, 7, 8)
     return QOperands("Add", {}, ((a, sa, za), (b, sb, zb)), (sy, zy))
 
 

@@ -24,7 +24,7 @@ from npusim.ops.pool_window import (
     taps,
 )
 from npusim.ops.spatial import require_channels_first
-from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def convert(unit: Unit) -> Step:
 def from_qlinear(node: Node) -> QOperands:
     """com.microsoft QLinearAveragePool: x, sx, zx, sy, zy."""
     require_channels_first(node.op, node.name, node.attrs.get("channels_last", 0))
-    x, sx, zx, sy, zy = (*node.inputs, "")[:5]
+    x, sx, zx, sy, zy = operands_of(node, 4, 5)
     return QOperands("AveragePool", node.attrs, ((x, sx, zx),), (sy, zy))
 
 

@@ -123,8 +123,12 @@ def convert(unit: Unit) -> Step:
 
 def from_qlinear(node: Node) -> QOperands:
     """com.microsoft QLinearConcat: sy, zy, then x, sx, zx of each tensor."""
+    if len(node.inputs) < 5 or len(node.inputs) % 3 != 2:
+        raise BadShape(
+            "QLinearConcat: inputs are no triples", where=node.name, got=len(node.inputs)
+        )
     sy, zy, *rest = node.inputs
-    triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest) - 2, 3))
+    triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3))
     return QOperands("Concat", node.attrs, triples, (sy, zy))
 
 

@@ -14,7 +14,7 @@ from npusim.numerics.requant import Requantizer
 from npusim.ops import neural_art_weighted
 from npusim.ops.base import OnnxRow, OpSpec, Rule, register
 from npusim.ops.spatial import pads_of, pair, require_image
-from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 from npusim.ops.weighted import (
     biased,
     centred,
@@ -156,7 +156,7 @@ def convert(unit: Unit) -> Step:
 
 def from_qlinear(node: Node) -> QOperands:
     """QLinearConv: x, sx, zx, w, sw, zw, sy, zy, bias."""
-    x, sx, zx, w, sw, zw, sy, zy, bias = (*node.inputs, "")[:9]
+    x, sx, zx, w, sw, zw, sy, zy, bias = operands_of(node, 8, 9)
     return QOperands("Conv", node.attrs, ((x, sx, zx), (w, sw, zw)), (sy, zy), bias, axes=(None, 0))
 
 

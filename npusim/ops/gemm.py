@@ -13,7 +13,7 @@ from npusim.numerics.neural_art_passes import Segment, Window
 from npusim.numerics.requant import Requantizer
 from npusim.ops import neural_art_weighted
 from npusim.ops.base import OnnxRow, OpSpec, Rule, register
-from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 from npusim.ops.weighted import (
     biased,
     centred,
@@ -104,13 +104,13 @@ def convert(unit: Unit) -> Step:
 
 def from_qlinear_matmul(node: Node) -> QOperands:
     """QLinearMatMul: a, sa, za, b, sb, zb, sy, zy."""
-    a, sa, za, b, sb, zb, sy, zy = node.inputs
+    a, sa, za, b, sb, zb, sy, zy = operands_of(node, 8, 8)
     return QOperands("MatMul", {}, ((a, sa, za), (b, sb, zb)), (sy, zy), axes=(None, -1))
 
 
 def from_qgemm(node: Node) -> QOperands:
     """com.microsoft QGemm: a, sa, za, b, sb, zb, c, sy, zy. Raises UnsupportedOp without sy."""
-    a, sa, za, b, sb, zb, c, sy, zy = (*node.inputs, "", "", "")[:9]
+    a, sa, za, b, sb, zb, c, sy, zy = operands_of(node, 6, 9)
     if not sy:
         raise UnsupportedOp("QGemm with a float result is not supported", where=node.name)
     axis = 0 if node.attrs.get("transB", 0) else 1
@@ -133,7 +133,7 @@ SPEC = register(
             "float32": Rule(lower_float32(sizes), reference, "conv_bind:bind_gemm"),
             "q31-double": Rule(lower_fixed(sizes, "double"), reference, "conv_bind:bind_gemm"),
             "q31-single": Rule(lower_fixed(sizes, "single"), reference, "conv_bind:bind_gemm"),
-            "q31-away": Rule(lower_fixed(sizes, "away"), reference),
+            "q31-away": Rule(lower_fixed(sizes, "away"), reference, "conv_bind:bind_gemm"),
             "neural-art": neural_art_weighted.rule(NEURAL_ART),
         },
         macs=macs,

@@ -13,7 +13,7 @@ from npusim.numerics.profile import Profile
 from npusim.ops import neural_art_arith
 from npusim.ops.base import Lower, OnnxRow, OpSpec, Rule, register
 from npusim.ops.spatial import require_channels_first, require_image
-from npusim.ops.unit import QOperands, Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def convert(unit: Unit) -> Step:
 def from_qlinear(node: Node) -> QOperands:
     """com.microsoft QLinearGlobalAveragePool: x, sx, zx, sy, zy."""
     require_channels_first(node.op, node.name, node.attrs.get("channels_last", 0))
-    x, sx, zx, sy, zy = (*node.inputs, "")[:5]
+    x, sx, zx, sy, zy = operands_of(node, 4, 5)
     return QOperands("GlobalAveragePool", {}, ((x, sx, zx),), (sy, zy))
 
 

@@ -43,6 +43,8 @@ def convert(unit: Unit) -> Step:
     rank = len(unit.shape(0))
     axis = int(unit.attr("axis", -1 if unit.since >= 13 else 1))
     axis += rank if axis < 0 else 0
+    if not 0 <= axis < rank:
+        raise unit.refused("axis beyond the tensor's axes", got=unit.attr("axis"))
     if unit.since < 13 and any(d != 1 for d in unit.shape(0)[axis + 1 :]):
         raise unit.refused("softmax over several axes is not supported", got=f"axis {axis}")
     return Step("softmax", SoftmaxAttrs(axis), unit.names(0))

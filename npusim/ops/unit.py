@@ -136,3 +136,20 @@ class QOperands:
     result: tuple[str, str]
     bias: str = ""
     axes: tuple[int | None, ...] = ()
+
+
+def operands_of(node: Node, required: int, total: int) -> tuple[str, ...]:
+    """Names of the node's inputs, filled up with "" to ``total``.
+
+    Raises BadShape where one of the first ``required`` is absent or there are more than ``total``;
+    onnx.checker does not know the operators of com.microsoft.
+    """
+    names = node.inputs
+    if len(names) > total or len(names) < required:
+        raise BadShape(
+            f"wrong number of inputs of {node.op}",
+            where=node.name,
+            got=len(names),
+            wanted=f"{required} to {total}",
+        )
+    return (*names, *[""] * (total - len(names)))

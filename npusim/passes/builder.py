@@ -140,7 +140,7 @@ class Builder:
             self._alias[name] = codes
 
     def _constant(self, name: str, array: Array, qparams: QParams | None) -> None:
-        array = array.copy() if array.flags.writeable else array
+        array = np.array(array) if array.flags.writeable else array
         array.flags.writeable = False
         self.constants[name] = array
         self.values[name] = Value(name, TensorType(array.dtype.name, array.shape), qparams)
@@ -163,7 +163,13 @@ class Builder:
             inputs.append(self._operand(name, node) if name else None)
             before += self.origins.get(name, ())
         unit = Unit(node, since, tuple(inputs), target, clamp, self.constants)
-        self._emit(row.convert(unit), target, node.name, (*before, *origin))
+        step = row.convert(unit)
+        for name in step.inputs:
+            if self.values[name].qparams is None:
+                raise UnsupportedOp(
+                    f"input of {node.op} is not quantized", where=node.name, got=name
+                )
+        self._emit(step, target, node.name, (*before, *origin))
 
     def _operand(self, name: str, node: Node) -> Value:
         codes = self.real.get(name)
@@ -197,7 +203,7 @@ class Builder:
             assert target.qparams is not None
             numbers = dequantized(self.constants[codes], value.qparams)
             result = quantized(numbers, target.qparams, target.type.dtype)
-            self._constant(target.name, np.clip(result, *clamp), target.qparams)
+            self._constant(target.name, np.asarray(np.clip(result, *clamp)), target.qparams)
             return
         op = "quantize" if codes is None else "requantize"
         name = codes or self.value(source, node).name

@@ -45,7 +45,7 @@ def _fold(graph: Graph, norm: Node) -> Graph:
     factor, offset = _affine(graph, norm)
     work = Rewrite(graph)
     codes = graph.initializers[weights.inputs[0]]
-    qparams = read_qparams(graph, weights, codes.ndim)
+    qparams = read_qparams(graph, weights, codes.shape)
     axis = channel_axis(before.op, before.attrs, codes.ndim)
     if factor.size != codes.shape[axis]:
         raise BadQuantization(
@@ -100,7 +100,7 @@ def _bias_of(graph: Graph, node: Node, channels: int) -> Array:
     numbers = graph.initializers.get(name)
     if source is not None and source.op == DEQUANTIZE and graph.is_constant(source.inputs[0]):
         codes = graph.initializers[source.inputs[0]]
-        numbers = dequantized(codes, read_qparams(graph, source, codes.ndim))
+        numbers = dequantized(codes, read_qparams(graph, source, codes.shape))
     if numbers is None:
         raise UnsupportedOp("bias is computed, not constant", where=node.name, got=name)
     return numbers.astype(np.float64).reshape(-1)

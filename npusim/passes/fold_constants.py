@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import ModelError
+from npusim.errors import BadQuantization, ModelError
 from npusim.ir import Array, Graph, Node
 from npusim.passes.qdq import QUANTIZE, codes_dtype, quantized, read_qparams
 from npusim.passes.rewrite import Rewrite
@@ -59,7 +59,9 @@ class FoldConstants:
         if node.op == QUANTIZE:
             graph = work.old.with_(initializers=work.constants)
             array = inputs[node.inputs[0]]
-            qparams = read_qparams(graph, node, array.ndim)
+            if not np.isfinite(array).all():
+                raise BadQuantization("constant is not finite", where=node.inputs[0])
+            qparams = read_qparams(graph, node, array.shape)
             return quantized(array, qparams, codes_dtype(graph, node))
         self._check_size(work, node, inputs)
         return _evaluate(node, inputs, work.old.opsets.get("", 0))

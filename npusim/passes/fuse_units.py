@@ -75,11 +75,18 @@ class _Walk:
         return self.out.graph()
 
     def _dequantize(self, node: Node) -> None:
-        codes_dtype(self.raw, node)
         codes, target = self.out.resolve(node.inputs[0]), node.outputs[0]
-        rank = len(self.out.value(codes, node).type.shape)
-        self.out.assign(codes, read_qparams(self.raw, node, rank), node)
-        self.out.real[target] = self.out.reading(codes, read_qparams(self.raw, node, rank))
+        kind, dtype = self.out.value(codes, node).type, codes_dtype(self.raw, node)
+        if kind.dtype != dtype:
+            raise BadQuantization(
+                "codes and zero point have different types",
+                where=node.name,
+                got=kind.dtype,
+                wanted=dtype,
+            )
+        qparams = read_qparams(self.raw, node, kind.shape)
+        self.out.assign(codes, qparams, node)
+        self.out.real[target] = self.out.reading(codes, qparams)
         self.out.origins[target] = node.origin
         if target in self.outputs:
             self.out.as_float(target, node)

@@ -17,6 +17,8 @@ def grid_of(values: Array, axis: int | None) -> tuple[Array, QParams] | None:
     Returns (codes, qparams with zero point 0), or None where there is no such grid. Among the
     scales that fit, max|w|/127 comes first (what a quantizer chooses), then the largest.
     """
+    if not values.size:
+        return None
     channels = values.astype(np.float32).reshape(1, -1)
     if axis is not None:
         channels = np.moveaxis(values, axis, 0).astype(np.float32).reshape(values.shape[axis], -1)
@@ -53,6 +55,7 @@ def _scale(levels: npt.NDArray[np.float32]) -> np.float32 | None:
 def _fits(levels: npt.NDArray[np.float32], scale: np.float32) -> bool:
     if not scale > 0:
         return False
-    codes = np.rint(levels / scale)
-    inside = codes.min() >= -128 and codes.max() <= 127
-    return bool(inside and (codes * scale == levels).all())
+    with np.errstate(all="ignore"):
+        codes = np.rint(levels / scale)
+        exact = (codes * scale == levels) & (codes >= -128) & (codes <= 127)
+    return bool(exact.all())

@@ -56,7 +56,7 @@ def _lift(graph: Graph, node: Node, values: dict[str, Value]) -> Node | None:
     if all(constant):
         return node
     open_ranks = {len(s) for s, c in zip(shapes, constant, strict=True) if not c}
-    opened = [s[0] is None for s, c in zip(shapes, constant, strict=True) if not c]
+    opened = [s[:1] == (None,) for s, c in zip(shapes, constant, strict=True) if not c]
     if not all(opened) or len(open_ranks) != 1:
         return None
     attrs = node.attrs

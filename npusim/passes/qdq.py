@@ -72,15 +72,16 @@ def _output_dtype(node: Node) -> str:
     return {0: "uint8", 2: "uint8", 3: "int8"}.get(number, f"ONNX type {number}")
 
 
-def read_qparams(graph: Graph, node: Node, rank: int | None = None) -> QParams:
+def read_qparams(graph: Graph, node: Node, shape: tuple[int | None, ...] | None = None) -> QParams:
     """Scale and zero point of a Q or DQ node.
 
-    rank: axes of the tensor, to count a negative axis from the front.
+    shape: of the tensor, to count a negative axis from the front and to check the scales' number.
     Raises BadQuantization or UnsupportedOp that names the node or the scale's tensor.
     """
     scale = _constant(graph, node, 1, "scale")
     zero_point = _constant(graph, node, 2, "zero point")
-    assert scale is not None, "checked by onnx.checker"
+    if scale is None:
+        raise BadQuantization("scale is missing", where=node.name)
     if node.attrs.get("block_size", 0):
         raise UnsupportedOp("blocked quantization is not supported", where=node.name)
     check_scale(scale, node.inputs[1])
@@ -94,15 +95,22 @@ def read_qparams(graph: Graph, node: Node, rank: int | None = None) -> QParams:
         )
     axis = int(node.attrs.get("axis", 1))
     if scale.size > 1:
-        if scale.ndim != 1 or (rank is not None and not -rank <= axis < rank):
+        if scale.ndim != 1 or (shape is not None and not _fits(axis, scale.size, shape)):
             raise BadQuantization(
-                "per-channel scales do not fit the tensor", where=node.name, got=list(scale.shape)
+                "per-channel scales do not fit the tensor",
+                where=node.name,
+                got=f"{list(scale.shape)} scales along axis {axis}",
+                wanted=f"those of {list(shape)}" if shape is not None else None,
             )
-        axis = axis + rank if axis < 0 and rank is not None else axis
+        axis = axis + len(shape) if axis < 0 and shape is not None else axis
     with np.errstate(over="ignore", under="ignore"):
         rounded = scale.astype(np.float32)
     check_scale(rounded, node.inputs[1])
     return QParams.make(rounded, points, axis)
+
+
+def _fits(axis: int, size: int, shape: tuple[int | None, ...]) -> bool:
+    return -len(shape) <= axis < len(shape) and shape[axis] == size
 
 
 def dequantized(codes: Array, qparams: QParams) -> Array:
@@ -112,7 +120,8 @@ def dequantized(codes: Array, qparams: QParams) -> Array:
         shape = [1] * codes.ndim
         shape[qparams.axis] = -1
         scale, points = scale.reshape(shape), points.reshape(shape)
-    result: Array = (codes.astype(np.int64) - points).astype(np.float32) * scale
+    with np.errstate(all="ignore"):
+        result: Array = (codes.astype(np.int64) - points).astype(np.float32) * scale
     return result.astype(np.float32).reshape(codes.shape)
 
 
@@ -124,7 +133,7 @@ def quantized(values: Array, qparams: QParams, dtype: str) -> Array:
         shape[qparams.axis] = -1
         scale, points = scale.reshape(shape), points.reshape(shape)
     info = np.iinfo(dtype)
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         steps = np.rint(values.astype(np.float32) / scale).astype(np.float64)
     codes = np.clip(steps + points, info.min, info.max)
     result: Array = codes.astype(dtype).reshape(values.shape)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import BadQuantization, UnsupportedOp
+from npusim.errors import BadQuantization, BadShape, UnsupportedOp
 from npusim.ir import Array, Graph, Node, QParams
 from npusim.passes.activation import ACTIVATIONS
 from npusim.passes.grid import grid_of
@@ -85,7 +85,9 @@ def _recover(work: Rewrite, node: Node, index: int, axis: int | None) -> None:
     name = node.inputs[index]
     array = work.constants[name]
     if not np.isfinite(array).all():
-        raise BadQuantization("weights are not finite", where=name)
+        raise BadQuantization("constant is not finite", where=name)
+    if axis is not None and array.ndim < 2:
+        raise BadShape(f"weights of {node.op} have too few axes", where=name, got=list(array.shape))
     found = grid_of(array, axis)
     if found is None:
         raise UnsupportedOp(
@@ -144,7 +146,7 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
         codes = work.constants.get(source.inputs[0]) if source else None
         if source is None or source.op != DEQUANTIZE or codes is None:
             return
-        qparams = read_qparams(work.old, source, codes.ndim)
+        qparams = read_qparams(work.old, source, codes.shape)
         close = np.allclose(qparams.scales(), scale, rtol=SCALE_TOLERANCE, atol=0)
         if codes.dtype == np.int32 and close and not any(qparams.zero_point):
             return
@@ -153,9 +155,17 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
         name = work.fresh(f"{source.inputs[0]}_rescaled")
     if not np.isfinite(numbers).all():
         raise BadQuantization("bias is not finite", where=name)
-    rounded = np.rint(numbers.astype(np.float32).reshape(-1) / scale)
+    if scale.size not in (1, numbers.size):
+        raise BadShape(
+            "bias does not have one value an output channel",
+            where=name,
+            got=list(numbers.shape),
+            wanted=[scale.size],
+        )
+    with np.errstate(all="ignore"):
+        rounded = np.rint(numbers.astype(np.float32).reshape(-1) / scale)
     info = np.iinfo(np.int32)
-    if rounded.size and (rounded.min() < info.min or rounded.max() >= info.max):
+    if not ((rounded >= info.min) & (rounded < info.max)).all():
         raise BadQuantization(
             "bias does not fit int32 with the scale of its products",
             where=name,

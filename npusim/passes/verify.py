@@ -9,6 +9,10 @@ from npusim.ir import INTEGER_RANGE, Graph, Node, Site
 from npusim.ops.base import all_specs, spec_of
 
 MAX_ELEMENTS = 2**31 - 1
+# Beyond these the ratios of scales leave float32, and no calibration gives them. Weights may have
+# smaller scales: those of channels that are all zero.
+LARGEST_SCALE = 1e9
+SMALLEST_SCALE = 1e-12
 
 
 def check_order(graph: Graph) -> None:
@@ -34,6 +38,16 @@ def check_order(graph: Graph) -> None:
             raise ModelError("output that nothing computes", where=value.name)
 
 
+def _check_outputs(graph: Graph) -> None:
+    for value in graph.outputs:
+        if graph.is_constant(value.name) or graph.producer(value.name) is None:
+            raise ModelError(
+                "output is a constant or an input: there is nothing to compute",
+                where=value.name,
+                hint="Remove this output from the network.",
+            )
+
+
 @dataclass(frozen=True)
 class Verify:
     """Returns the graph as it is.
@@ -43,6 +57,7 @@ class Verify:
 
     def __call__(self, graph: Graph) -> Graph:
         check_order(graph)
+        _check_outputs(graph)
         for node in graph.nodes:
             _check_node(graph, node)
         for value in graph.values.values():
@@ -70,11 +85,28 @@ def _check_node(graph: Graph, node: Node) -> None:
 
 def _check_value(graph: Graph, name: str) -> None:
     value = graph.value(name)
+    made = name not in graph.initializers
+    if made and not value.type.shape:
+        raise BadShape("tensors without axes are not supported", where=name)
     if any(d is None for d in value.type.shape[1:]):
         raise BadShape("size is not known", where=name, got=str(value.type))
     if value.type.per_image() > MAX_ELEMENTS:
         raise BadShape("tensor is too large", where=name, got=str(value.type))
-    made = name not in graph.initializers
+    scales = value.qparams.scale if value.qparams is not None else (1.0,)
+    if max(scales) > LARGEST_SCALE or (made and min(scales) < SMALLEST_SCALE):
+        raise BadQuantization(
+            "scale is out of range",
+            where=name,
+            got=scales[0],
+            wanted=f"{SMALLEST_SCALE} to {LARGEST_SCALE}",
+        )
+    if made and value.type.dtype not in ("float32", "int8", "uint8"):
+        raise BadQuantization(
+            "tensors of this type are not supported",
+            where=name,
+            got=value.type.dtype,
+            wanted="float32, int8 or uint8",
+        )
     if made and value.type.dtype in INTEGER_RANGE and value.qparams is None:
         raise BadQuantization("codes without a scale", where=name)
     if made and value.qparams is not None and value.qparams.per_channel:
