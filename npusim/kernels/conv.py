@@ -16,7 +16,8 @@ from numba import carray
 from npusim.kernels.dot import CHANNELS, PIXELS, dot_tile
 from npusim.kernels.epilogue import EPILOGUE, finish
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
-from npusim.kernels.stream import add_pass, add_piece
+from npusim.kernels.lanes import add_pass_lanes, add_piece_lanes
+from npusim.kernels.stream import add_pass
 
 CONV = np.dtype(
     [
@@ -46,6 +47,7 @@ CONV = np.dtype(
         ("segment_count", np.int64),
         ("stream_shift", np.int64),  # right shift of every segment's sum; -1: sums stay exact
         ("ties", np.int64),  # rounding of that shift
+        ("narrow", np.int64),  # 1: ties away from zero, and no sum can exceed 32 bits
         ("counter", np.int64),  # offset of the saturation counter
         ("block", np.int64),  # pixels of a panel, a multiple of PIXELS
         ("epilogue", np.int64),  # address of the EPILOGUE record
@@ -138,9 +140,12 @@ def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> An
         if s == 0 or segments[s].piece != segments[s - 1].piece:
             piece[: count * CHANNELS] = 0
         _sum_segment(c, context, block, count, segments[s], work)
-        saturated += add_pass(sums[: count * CHANNELS], piece, c.stream_shift, c.ties)
+        if c.narrow:
+            saturated += add_pass_lanes(work, work + 4 * size, count, c.stream_shift)
+        else:
+            saturated += add_pass(sums[: count * CHANNELS], piece, c.stream_shift, c.ties)
         if s + 1 == c.segment_count or segments[s].piece != segments[s + 1].piece:
-            saturated += add_piece(total[: count * CHANNELS], piece)
+            saturated += add_piece_lanes(work + 8 * size, work + 4 * size, count)
     sums[: count * CHANNELS] = total[: count * CHANNELS]
     return saturated
 

@@ -100,7 +100,7 @@ def _bind_dense(
         segments=builder.constant(depth.segments),
         segment_count=len(depth.segments),
         block=block,
-        **_finish(builder, site, lowered, rounding, g.group),
+        **_finish(builder, site, lowered, rounding, g.group, g.inputs),
         **_sizes(g),
     )
     builder.native(conv_step, row)
@@ -126,7 +126,7 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
         kernel_x=g.kernel[1],
         segments=builder.constant(windows),
         segment_count=len(windows),
-        **_finish(builder, site, lowered, rounding, 1),
+        **_finish(builder, site, lowered, rounding, 1, taps),
         **{k: v for k, v in _sizes(g).items() if k not in ("out_channels", "group")},
     )
     builder.native(depthwise_step, row)
@@ -134,9 +134,9 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
 
 
 def _finish(
-    builder: Builder, site: Site, lowered: Lowered, rounding: Rounding, group: int
+    builder: Builder, site: Site, lowered: Lowered, rounding: Rounding, group: int, terms: int
 ) -> dict[str, int]:
-    """What follows the products: biases, stream rounding, epilogue."""
+    """What follows the products, ``terms`` a sum: biases, stream rounding, epilogue."""
     outputs = _output_channels(site)
     size = padded(np.zeros(outputs, np.int32), group).nbytes
     bias = site.node.inputs[2] if site.has(2) else ALWAYS
@@ -153,6 +153,7 @@ def _finish(
         "zero_point": site.qparams(0).scalar()[1] + stored_bias(site.value(0)),
         "stream_shift": rounding.shift,
         "ties": rounding.ties,
+        "narrow": int(rounding.narrow(terms)),
         "counter": builder.counter(site.node.name),
         "epilogue": epilogue(lowered, builder, site.output, group, constant),
     }

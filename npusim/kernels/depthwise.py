@@ -10,7 +10,8 @@ from numba import carray
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
-from npusim.kernels.stream import add_pass, add_piece
+from npusim.kernels.lanes import add_pass_lanes, add_piece_lanes
+from npusim.kernels.stream import add_pass
 
 DEPTHWISE = np.dtype(
     [
@@ -37,6 +38,7 @@ DEPTHWISE = np.dtype(
         ("segment_count", np.int64),
         ("stream_shift", np.int64),  # right shift of every segment's sum; -1: sums stay exact
         ("ties", np.int64),  # rounding of that shift
+        ("narrow", np.int64),  # 1: ties away from zero, and no sum can exceed 32 bits
         ("counter", np.int64),  # offset of the saturation counter
         ("epilogue", np.int64),  # address of the EPILOGUE record
     ]
@@ -105,8 +107,12 @@ def _sum_row(
         for col in range(d.cols):
             at = (image, top, col * d.stride_x - d.left)
             _sum_pixel(d, parts[s], x, weights, at, channel, exact[col])
-        saturated += add_pass(exact.reshape(-1), rounded.reshape(-1), d.stream_shift, d.ties)
-        saturated += add_piece(sums.reshape(-1), rounded.reshape(-1))
+        total, stream = np.int64(sums.ctypes.data), np.int64(rounded.ctypes.data)
+        if d.narrow:
+            saturated += add_pass_lanes(np.int64(exact.ctypes.data), stream, d.cols, d.stream_shift)
+        else:
+            saturated += add_pass(exact.reshape(-1), rounded.reshape(-1), d.stream_shift, d.ties)
+        saturated += add_piece_lanes(total, stream, d.cols)
     return saturated
 
 

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.jit import njit_kernel, pointer
+from npusim.kernels.lanes import one_step_lanes, two_step_lanes
 from npusim.kernels.stream import HALF_AWAY, HALF_UP, INT16_MAX, INT16_MIN, shift_right
 
 EPILOGUE = np.dtype(
@@ -117,10 +118,51 @@ def _one_step(stream: Any, multiplier: Any, constant: Any, e: Any, out: Any) -> 
 
 
 @njit_kernel
+def _narrow(multiplier: Any, constant: Any, e: Any) -> Any:
+    """True where no sum of the steps of these channels can exceed 32 bits."""
+    if e.ties != HALF_AWAY or max(e.first_shift, e.second_shift) > 30:
+        return False
+    largest, offset = np.int64(0), np.int64(0)
+    for c in range(CHANNELS):
+        largest, offset = max(largest, abs(multiplier[c])), max(offset, abs(constant[c]))
+    first = (largest << 15) + (np.int64(1) << e.first_shift)
+    last = (e.second_multiplier << 15) + (np.int64(1) << e.second_shift)
+    if e.rule == ONE_STEP:
+        return first + offset < _INT32_MAX
+    return max(first, last + offset) < _INT32_MAX
+
+
+@njit_kernel
 def _finish_steps(sums: Any, e: Any, context: Any, channel: Any, out: Any) -> Any:
-    multiplier = carray(pointer(e.multiplier + 8 * channel), CHANNELS, np.int64)
-    constant = carray(pointer(context.packed + e.constant + 8 * channel), CHANNELS, np.int64)
+    a, c = e.multiplier + 8 * channel, context.packed + e.constant + 8 * channel
+    multiplier, constant = (
+        carray(pointer(a), CHANNELS, np.int64),
+        carray(pointer(c), CHANNELS, np.int64),
+    )
     saturated = np.int64(0)
+    if _narrow(multiplier, constant, e):
+        stream, to = np.int64(sums.ctypes.data), np.int64(out.ctypes.data)
+        rows, lanes = out.shape
+        pitch = np.int64(out.strides[0])
+        if e.rule == ONE_STEP:
+            return one_step_lanes(
+                stream, rows, a, c, e.first_shift, e.low, e.high, e.bias, to, pitch, lanes
+            )
+        return two_step_lanes(
+            stream,
+            rows,
+            a,
+            c,
+            e.first_shift,
+            e.second_multiplier,
+            e.second_shift,
+            e.low,
+            e.high,
+            e.bias,
+            to,
+            pitch,
+            lanes,
+        )
     for p in range(len(out)):
         if e.rule == TWO_STEP:
             saturated += _two_step(sums[p], multiplier, constant, e, out[p])

@@ -30,6 +30,15 @@ class Rounding:
     shift: int
     ties: int
 
+    def narrow(self, terms: int) -> bool:
+        """True where ties go away from zero and no sum on the way exceeds 32 bits.
+
+        terms: products of one output; each is at most 255 * 255, a stream 2**15.
+        """
+        if self.shift == EXACT or self.ties != HALF_AWAY:
+            return False
+        return terms * 255 * 255 + (3 << (14 + self.shift)) + 1 < 2**31
+
 
 @dataclass(frozen=True, slots=True)
 class Depth:

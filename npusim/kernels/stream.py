@@ -38,15 +38,3 @@ def add_pass(sums: Any, piece: Any, shift: Any, ties: Any) -> Any:
         saturated += np.int64(clipped != rounded)
         piece[i] = np.int32(clipped)
     return saturated
-
-
-@njit_kernel
-def add_piece(total: Any, piece: Any) -> Any:
-    """total = sat16(total + piece); returns how many saturated."""
-    saturated = np.int64(0)
-    for i in range(len(total)):
-        added = np.int64(total[i]) + np.int64(piece[i])
-        clipped = min(max(added, INT16_MIN), INT16_MAX)
-        saturated += np.int64(clipped != added)
-        total[i] = np.int32(clipped)
-    return saturated
