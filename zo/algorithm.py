@@ -120,6 +120,10 @@ def compose(settings: Settings) -> Algorithm:
     Raises UsageError where a setting is unknown or out of range.
     """
     update = make_update(settings.update)
+    if settings.scaling not in DEFAULT_LR:
+        raise UsageError(
+            "unknown scaling", where=f"--lr-scaling {settings.scaling}", wanted="linear or none"
+        )
     settings = dataclasses.replace(settings, lr=settings.rate, lr_scaling=settings.scaling)
     _check(settings)
     return Algorithm(settings, Rademacher(), TwoSided(), _scheduler(settings), update)
@@ -148,10 +152,6 @@ def _check(settings: Settings) -> None:
         raise UsageError("too small", where="--window", got=settings.window, wanted="at least 1")
     if settings.mu > 127:
         raise UsageError("too large", where="--mu", got=settings.mu, wanted="at most 127 LSB")
-    if settings.scaling not in DEFAULT_LR:
-        raise UsageError(
-            "unknown scaling", where=f"--lr-scaling {settings.scaling}", wanted="linear or none"
-        )
     if not 0 < settings.rate < float("inf"):
         raise UsageError(
             "not a learning rate", where="--lr", got=settings.rate, wanted="above 0, finite"
