@@ -149,7 +149,7 @@ def expected(site: Site, feeds: Mapping[str, Array]) -> Array:
     output = model.tensor("y", site.output.type.dtype, shape, site.output.qparams)
     code, options = OPERATORS[site.node.op](site)
     content = model.finish(code, options, inputs, output, list(arrays))
-    return channels_first(_run(content, arrays, output))
+    return np.clip(channels_first(_run(content, arrays, output)), *site.attrs.clamp)
 
 
 def _add_input(model: _Model, site: Site, index: int, feeds: Mapping[str, Array]) -> int:
@@ -162,13 +162,7 @@ def _add_input(model: _Model, site: Site, index: int, feeds: Mapping[str, Array]
         data = np.ascontiguousarray(data[:, 0].transpose(1, 2, 0)[None])
         return model.tensor(value.name, value.type.dtype, data.shape, value.qparams, 3, data)
     data = channels_last(data)
-    qparams = bias_quantization(site) if index == 2 else value.qparams
-    return model.tensor(value.name, value.type.dtype, data.shape, qparams, 0, data)
-
-
-def bias_quantization(site: Site) -> QParams:
-    """sx * sw, which TFLite insists on."""
-    return QParams.make(site.qparams(0).scales() * site.qparams(1).scales(), 0, 0)
+    return model.tensor(value.name, value.type.dtype, data.shape, value.qparams, 0, data)
 
 
 def _run(content: bytes, arrays: Mapping[int, Array], output: int) -> Array:

@@ -55,7 +55,7 @@ def weighted(
     operands = [
         Operand("x", units.codes(rng, "int8", shape), x),
         Operand("w", np.maximum(units.codes(rng, "int8", weights), -127), w, True),
-        units.bias(rng, weights[0], terms),
+        units.bias(rng, weights[0], terms, x, w),
     ]
     y = units.output(rng, "int8", units.spread_of(x, w, terms), kind)
     return units.one_node(op, attrs, operands, "int8", y)
