@@ -62,7 +62,24 @@ STRINGS = {
     "single": "double", "refuse": "off", "off": "refuse",
 }  # fmt: skip
 
-EQUIVALENT: dict[tuple[str, str, str], str] = {}
+_LOWERING = "neural_art_lowering.py"
+_POSITIVE = "ties of positive numbers go up either way"
+
+EQUIVALENT: dict[tuple[str, str, str], str] = {
+    (
+        _LOWERING,
+        "totals = np.abs(weights.reshape(weights.shape[0], -1).sum(axis=1))",
+        "1 -> 2",
+    ): "NumPy takes any negative number for the free axis of a reshape",
+    **{
+        (_LOWERING, line, "'half_away' -> 'half_up'"): _POSITIVE
+        for line in (
+            'return shift - 1 if round_real(math.ldexp(ratio, shift), "half_away") == 2**15 else shift',
+            'return round_real(np.ldexp(ratios, shift), "half_away")',
+            'return round_real(np.minimum(exact, GAIN_MAX), "half_away")',
+        )
+    },
+}
 """(file, source line, change) -> why no test can tell it from the original."""
 
 

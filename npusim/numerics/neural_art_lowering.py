@@ -70,7 +70,7 @@ def sum_shift(weights: Int64) -> int:
     It assumes |acc| <= 256 max |S_c|, which is no bound: streams can saturate.
     """
     totals = np.abs(weights.reshape(weights.shape[0], -1).sum(axis=1))
-    return max(0, int(totals.max(initial=0)).bit_length() - 7)
+    return max(0, int(totals.max()).bit_length() - 7)
 
 
 def normal_shift(ratio: float) -> int:

@@ -28,17 +28,18 @@ def _board(folder: Path) -> tuple[Any, Any]:
         return file["c_inputs_1"], y.reshape(y.shape[0], -1)
 
 
-def _outputs(graph: Graph, profile: Profile, x: Any) -> Any:
-    program = npusim.compile(graph, profile, engine="numpy")
+def _outputs(graph: Graph, profile: Profile, x: Any, engine: str = "numpy") -> Any:
+    program = npusim.compile(graph, profile, engine)
     return program.run({graph.inputs[0].name: x})[graph.outputs[0].name]
 
 
+@pytest.mark.parametrize("engine", ["numpy", "fast"])
 @pytest.mark.parametrize("network", NETWORKS)
-def test_every_output_of_the_board_is_reproduced(shared: Path, network: str) -> None:
+def test_every_output_of_the_board_is_reproduced(shared: Path, network: str, engine: str) -> None:
     folder = shared / "golden" / "neural_art" / network
     x, board = _board(folder)
     graph = npusim.load(folder / "model.onnx")
-    assert np.array_equal(_outputs(graph, load_profile("neural-art"), x), board)
+    assert np.array_equal(_outputs(graph, load_profile("neural-art"), x, engine), board)
 
 
 @pytest.mark.long
