@@ -15,6 +15,7 @@ from npusim.errors import ModelError, UsageError
 from npusim.ir import Graph
 from npusim.numerics.lowered import Lowered, lowering_to_json
 from npusim.numerics.overrides import override, read_overrides
+from npusim.numerics.profile import profile_names
 
 if TYPE_CHECKING:
     from npusim.numerics.profile import Profile
@@ -63,8 +64,8 @@ def compile_chosen(
     from npusim.program import compile_graph
 
     frozen = None if choice == FRESH else _frozen(graph)
-    chosen = profile or (frozen["profile"] if frozen else None)
-    fresh = compile_graph(graph, chosen, engine)
+    trained = frozen["profile"] if frozen else _profile_of(graph)
+    fresh = compile_graph(graph, profile or trained, engine)
     lowering: Mapping[str, Lowered] = fresh.lowering
     notes = []
     if choice == FRESH and METADATA_KEY in graph.metadata:
@@ -82,6 +83,15 @@ def compile_chosen(
     if lowering is fresh.lowering:
         return fresh, "; ".join(notes)
     return compile_graph(graph, fresh.profile, engine, lowering), "; ".join(notes)
+
+
+def _profile_of(graph: Graph) -> str | None:
+    """The profile that the file was trained under; None where it names none that exists."""
+    try:
+        name = json.loads(graph.metadata[METADATA_KEY])["profile"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return name if name in profile_names() else None
 
 
 def _frozen(graph: Graph) -> dict[str, Any] | None:

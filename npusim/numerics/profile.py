@@ -15,7 +15,7 @@ from typing import Any
 
 from npusim.errors import UsageError
 
-DEFAULT_PROFILE = "onnxruntime"
+DEFAULT_PROFILE = "neural-art"
 
 EVIDENCE = ("silicon", "descriptor", "vendor", "measured", "inferred", "assumed")
 

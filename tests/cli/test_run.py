@@ -160,6 +160,7 @@ def test_a_lowering_file_changes_the_result(
     numbers = tmp_path / "numbers.json"
     numbers.write_text('{"classifier": {"zero_point": 4}}', "utf-8")
     given = (model_path, "--input", tmp_path / "x.npy", "--taps", "y_codes")
+    given += ("--profile", "onnxruntime")
     assert run(*given, "--output", tmp_path / "a.npz") == 0
     assert run(*given, "--output", tmp_path / "b.npz", "--lowering", numbers) == 0
     assert str(numbers) in capsys.readouterr().err
