@@ -79,7 +79,7 @@ def convert(unit: Unit) -> Step:
     keepdims = True
     if unit.node.op == "ReduceMean":
         axes = unit.ints(1, "axes")
-        if axes is None or sorted(a % 4 for a in axes) != [2, 3]:
+        if axes is None or sorted(unit.axes(axes, 4)) != [2, 3]:
             raise unit.refused("only means over height and width", got=axes, wanted=[2, 3])
         keepdims = bool(unit.attr("keepdims", 1))
     return Step("global_average_pool", GlobalAveragePoolAttrs(keepdims, unit.clamp), unit.names(0))

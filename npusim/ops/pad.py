@@ -46,15 +46,17 @@ def convert(unit: Unit) -> Step:
     if unit.attr("mode", "constant") != "constant":
         raise unit.refused("only constant padding is supported", got=unit.attr("mode"))
     pads = unit.ints(1, "pads") or ()
-    axes = unit.ints(3, "axes") or tuple(range(rank))
+    axes = unit.axes(unit.ints(3, "axes") or tuple(range(rank)), rank)
     if len(pads) != 2 * len(axes):
         raise BadShape("Pad: bad pads", where=unit.node.name, got=list(pads))
     if pads and min(pads) < 0:
         raise unit.refused("negative padding is not supported", got=list(pads))
     sides = [(0, 0)] * rank
     for i, axis in enumerate(axes):
-        sides[axis % rank] = (pads[i], pads[i + len(axes)])
+        sides[axis] = (pads[i], pads[i + len(axes)])
     given = unit.constant(2)
+    if given is not None and given.size != 1:
+        raise BadShape("Pad: constant is no single number", where=unit.node.name, got=given.size)
     value = unit.attr("value", 0.0) if given is None else given.ravel()[0].item()
     return Step("pad", PadAttrs(tuple(sides), unit.code(value)), unit.names(0))
 

@@ -65,21 +65,21 @@ def _reshaped(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _flattened(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
     axis = int(unit.attr("axis", 1))
-    axis += len(shape) if axis < 0 else 0
+    (axis,) = (axis,) if axis == len(shape) else unit.axes((axis,), len(shape))
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
 def _squeezed(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
-    axes = unit.ints(1, "axes")
-    chosen = {a % len(shape) for a in axes} if axes else {i for i, d in enumerate(shape) if d == 1}
+    ones = tuple(i for i, d in enumerate(shape) if d == 1)
+    chosen = unit.axes(unit.ints(1, "axes") or ones, len(shape))
     return tuple(d for i, d in enumerate(shape) if i not in chosen)
 
 
 def _unsqueezed(unit: Unit, shape: tuple[int, ...]) -> tuple[int, ...]:
-    axes = unit.ints(1, "axes") or ()
-    rank = len(shape) + len(axes)
+    given = unit.ints(1, "axes") or ()
+    rank = len(shape) + len(given)
+    chosen = unit.axes(given, rank)
     rest = iter(shape)
-    chosen = {a % rank for a in axes}
     return tuple(1 if i in chosen else next(rest) for i in range(rank))
 
 

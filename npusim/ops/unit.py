@@ -80,6 +80,18 @@ class Unit:
         value = self.attr(attribute)
         return None if value is None else tuple(int(v) for v in value)
 
+    def axes(self, given: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        """Axes counted from the front.
+
+        Raises BadShape where one lies beyond ``rank`` axes or is named twice.
+        """
+        counted = tuple(a + rank if a < 0 else a for a in given)
+        if any(not 0 <= a < rank for a in counted) or len(set(counted)) != len(counted):
+            raise BadShape(
+                f"{self.node.op}: bad axes", where=self.node.name, got=list(given), wanted=rank
+            )
+        return counted
+
     def names(self, *indices: int) -> tuple[str, ...]:
         """Names of inputs; absent ones at the end are dropped."""
         return tuple(self.input(i).name for i in indices if self.has(i))

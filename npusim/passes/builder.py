@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -223,8 +222,11 @@ class Builder:
         self._emit(step, result, node.name, self.origins[target])
         self.real[target] = result.name
 
-    def move(self, node: Node, row: OnnxRow, since: int, wish: str) -> None:
-        """Emit an operator that moves elements, on codes where the file has them behind a DQ."""
+    def move(self, node: Node, row: OnnxRow, since: int, agreed: str) -> None:
+        """Emit an operator that moves elements, on codes where the file has them behind a DQ.
+
+        agreed: name of the codes that a QuantizeLinear after it makes of them unchanged, or "".
+        """
         target = node.outputs[0]
         moved = node.inputs[0] in self.real
         inputs = tuple(
@@ -233,9 +235,11 @@ class Builder:
         )
         first = inputs[0]
         assert first is not None
-        name = self.names.fresh(wish) if moved and wish not in self.raw_outputs() else target
-        if moved and wish in self.raw_outputs():
-            name = wish
+        if first.qparams is not None and first.qparams.per_channel and node.op != "Transpose":
+            raise UnsupportedOp(
+                f"{node.op} of per-channel weights is not supported", where=node.name
+            )
+        name = (agreed or self.names.fresh(f"{target}_codes")) if moved else target
         result = Value(name, TensorType(first.type.dtype, ()), first.qparams)
         clamp = INTEGER_RANGE.get(first.type.dtype, (0, 0))
         unit = Unit(node, since, inputs, result, clamp, self.constants, moved)
@@ -250,10 +254,6 @@ class Builder:
             self.origins[target] = origin
             if target in {v.name for v in self.raw.outputs}:
                 self.as_float(target, node)
-
-    def raw_outputs(self) -> set[str]:
-        """All tensors that the file's nodes write."""
-        return {o for n in self.raw.nodes for o in n.outputs}
 
     def floating(self, node: Node, row: OnnxRow, since: int) -> None:
         """Emit a software epoch in float."""
@@ -276,7 +276,7 @@ class Builder:
         """Compute a mover of constants at once."""
         qparams = target.qparams
         if qparams is not None and qparams.per_channel:
-            qparams = _moved_axis(step, qparams, node)
+            qparams = _moved_axis(step, qparams)
         site = self._site(step, target, node.name, node.origin)
         inputs = tuple(self.constants[i] for i in step.inputs)
         wide = tuple(i.astype(np.int64) if i.dtype.kind in "iu" else i for i in inputs)
@@ -330,9 +330,6 @@ class Builder:
         )
 
 
-def _moved_axis(step: Step, qparams: QParams, node: Node) -> QParams:
+def _moved_axis(step: Step, qparams: QParams) -> QParams:
     """Where the channels of per-channel weights are after a Transpose."""
-    perm: Any = getattr(step.attrs, "perm", None)
-    if perm is None:
-        raise UnsupportedOp(f"{node.op} of per-channel weights is not supported", where=node.name)
-    return replace(qparams, axis=perm.index(qparams.axis))
+    return replace(qparams, axis=step.attrs.perm.index(qparams.axis))

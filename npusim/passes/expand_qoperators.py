@@ -13,7 +13,7 @@ import numpy as np
 from npusim.errors import BadQuantization
 from npusim.ir import Graph, Node
 from npusim.ops.unit import QOperands
-from npusim.passes.qdq import DEQUANTIZE, QUANTIZE
+from npusim.passes.qdq import DEQUANTIZE, QUANTIZE, check_scale
 from npusim.passes.rewrite import Rewrite
 from npusim.passes.rows import row_of, since_of
 
@@ -60,5 +60,9 @@ def _bias_scale(work: Rewrite, node: Node, operands: QOperands) -> str:
     x, w = (work.constants.get(o[1]) for o in operands.operands[:2])
     if x is None or w is None:
         raise BadQuantization("scales are computed, not constant", where=node.name)
+    for scale, operand in ((x, operands.operands[0]), (w, operands.operands[1])):
+        check_scale(scale, operand[1])
+    if x.size != 1:
+        raise BadQuantization("activations need one scale", where=node.name, got=x.size)
     product = x.astype(np.float32).reshape(-1) * w.astype(np.float32).reshape(-1)
     return work.constant(f"{operands.bias}_scale", np.asarray(product, np.float32))

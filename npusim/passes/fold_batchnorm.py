@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from npusim.errors import BadQuantization, UnsupportedOp
+from npusim.errors import BadQuantization, BadShape, UnsupportedOp
 from npusim.ir import INTEGER_RANGE, Array, Graph, Node, QParams
 from npusim.passes.qdq import DEQUANTIZE, dequantized, read_qparams
 from npusim.passes.quantize_constants import WEIGHTED, channel_axis, insert_codes
@@ -47,11 +47,14 @@ def _fold(graph: Graph, norm: Node) -> Graph:
     codes = graph.initializers[weights.inputs[0]]
     qparams = read_qparams(graph, weights, codes.shape)
     axis = channel_axis(before.op, before.attrs, codes.ndim)
-    if factor.size != codes.shape[axis]:
+    if codes.ndim < 2 or factor.size != codes.shape[axis]:
         raise BadQuantization(
             "BatchNormalization has another number of channels", where=norm.name, got=factor.size
         )
-    bias = _bias_of(graph, before, factor.size) * factor + offset
+    bias = _bias_of(graph, before, factor.size)
+    if bias.size != factor.size:
+        raise BadShape("bias does not have one value a channel", where=before.name, got=bias.size)
+    bias = bias * factor + offset
     codes, scaled = _scaled(codes, qparams, axis, factor, weights.inputs[0])
     name = work.fresh(f"{weights.inputs[0]}_folded")
     inputs = (*before.inputs[:2], work.constant(f"{before.name}_bias", bias.astype(np.float32)))
@@ -82,6 +85,8 @@ def _affine(graph: Graph, norm: Node) -> tuple[Array, Array]:
     if norm.attrs.get("training_mode", 0) or any(t is None for t in tensors):
         raise UnsupportedOp("BatchNormalization is not constant", where=norm.name)
     gamma, beta, mean, variance = (t.astype(np.float64) for t in tensors if t is not None)
+    if len({t.shape for t in (gamma, beta, mean, variance)}) != 1 or gamma.ndim != 1:
+        raise BadShape("BatchNormalization's tensors do not fit one another", where=norm.name)
     epsilon = float(norm.attrs.get("epsilon", 1e-5))
     with np.errstate(all="ignore"):
         factor = gamma / np.sqrt(variance + epsilon)

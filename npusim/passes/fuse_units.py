@@ -157,7 +157,7 @@ class _Walk:
         if row.form == "float":
             self.out.floating(node, row, since)
         else:
-            self.out.move(node, row, since, self._codes_name(node))
+            self.out.move(node, row, since, self._agreed(node))
 
     def _movable(self, node: Node, row: OnnxRow) -> bool:
         """Whether an operator that has both forms moves codes here (a Concat of equal scales)."""
@@ -166,8 +166,8 @@ class _Walk:
         followed = all(r.op in (QUANTIZE, *ACTIVATIONS) for r in self.readers[node.outputs[0]])
         return self.out.alike(node.inputs) and (node.outputs[0] in self.outputs or not followed)
 
-    def _codes_name(self, node: Node) -> str:
-        """The name for moved codes: that of the QuantizeLinear after the node where it agrees."""
+    def _agreed(self, node: Node) -> str:
+        """What a QuantizeLinear after the node calls its codes, where it changes none; else ""."""
         source = self.out.real.get(node.inputs[0])
         if source is not None:
             value = self.out.value(source, node)
@@ -178,7 +178,7 @@ class _Walk:
                     and codes_dtype(self.raw, reader) == value.type.dtype
                 ):
                     return reader.outputs[0]
-        return f"{node.outputs[0]}_codes"
+        return ""
 
     def _refuse_pending(self, name: str) -> None:
         waiting = self.pending.get(name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from npusim.errors import BadShape
 from npusim.ir import Graph, Node
 from npusim.passes.activation import ACTIVATIONS
 from npusim.passes.qdq import DEQUANTIZE, QUANTIZE, codes_dtype, quantized, read_qparams
@@ -66,6 +67,8 @@ def _pad_inputs(work: Rewrite, node: Node, quantize: Node) -> tuple[str, ...]:
     graph = work.old
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     value = graph.initializers.get(name, np.asarray(node.attrs.get("value", 0.0)))
+    if value.size != 1:
+        raise BadShape("Pad: constant is no single number", where=node.name, got=value.size)
     code = quantized(value.reshape(1), read_qparams(graph, quantize), codes_dtype(graph, quantize))
     pads = node.inputs[1] if len(node.inputs) > 1 else ""
     return pads, work.constant(f"{node.name}_code", code.reshape(())), *node.inputs[3:]

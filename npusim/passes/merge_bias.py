@@ -55,7 +55,7 @@ def _is_bias(work: Rewrite, made: dict[str, Node], node: Node, name: str) -> boo
     if node.op not in WEIGHTED or not free or bias is None:
         return False
     weights = constant_behind(work, made, node.inputs[1])
-    if weights is None:
+    if weights is None or weights.ndim < 2:
         return False
     channels = weights.shape[channel_axis(node.op, node.attrs, weights.ndim)]
     behind = (1,) * (weights.ndim - 2) if node.op == "Conv" else ()

@@ -9,6 +9,8 @@ from npusim.ir import Array, Graph, Node, QParams
 
 QUANTIZE = "QuantizeLinear"
 DEQUANTIZE = "DequantizeLinear"
+# The ratio of larger scales leaves float32, and no calibration gives them.
+LARGEST_SCALE = 1e9
 CODES = ("int8", "uint8", "int32")
 ACTIVATIONS = ("int8", "uint8")
 
@@ -31,10 +33,10 @@ def check_scale(scale: Array, where: str) -> None:
     """Raises BadQuantization, naming the tensor, unless every scale is finite and positive."""
     if scale.dtype not in (np.float32, np.float64) or not scale.size:
         raise BadQuantization("scale is not float32", where=where, got=scale.dtype)
-    bad = ~(np.isfinite(scale) & (scale > 0))
+    bad = ~(np.isfinite(scale) & (scale > 0) & (scale <= LARGEST_SCALE))
     if bad.any():
         raise BadQuantization(
-            "scale is not a finite positive number",
+            f"scale is not a positive number up to {LARGEST_SCALE:g}",
             where=where,
             got=float(scale.ravel()[int(np.flatnonzero(bad)[0])]),
             hint="Quantize the network again with calibration data that reach this tensor.",

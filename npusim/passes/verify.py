@@ -9,9 +9,8 @@ from npusim.ir import INTEGER_RANGE, Graph, Node, Site
 from npusim.ops.base import all_specs, spec_of
 
 MAX_ELEMENTS = 2**31 - 1
-# Beyond these the ratios of scales leave float32, and no calibration gives them. Weights may have
-# smaller scales: those of channels that are all zero.
-LARGEST_SCALE = 1e9
+# A smaller scale of an activation takes ratios out of float32. Weights may have smaller ones: those
+# of channels that are all zero.
 SMALLEST_SCALE = 1e-12
 
 
@@ -92,13 +91,12 @@ def _check_value(graph: Graph, name: str) -> None:
         raise BadShape("size is not known", where=name, got=str(value.type))
     if value.type.per_image() > MAX_ELEMENTS:
         raise BadShape("tensor is too large", where=name, got=str(value.type))
-    scales = value.qparams.scale if value.qparams is not None else (1.0,)
-    if max(scales) > LARGEST_SCALE or (made and min(scales) < SMALLEST_SCALE):
+    if made and value.qparams is not None and min(value.qparams.scale) < SMALLEST_SCALE:
         raise BadQuantization(
-            "scale is out of range",
+            "scale is too small",
             where=name,
-            got=scales[0],
-            wanted=f"{SMALLEST_SCALE} to {LARGEST_SCALE}",
+            got=min(value.qparams.scale),
+            wanted=f"at least {SMALLEST_SCALE:g}",
         )
     if made and value.type.dtype not in ("float32", "int8", "uint8"):
         raise BadQuantization(

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from onnx_nets import Net, random_codes
 
-import npusim
 from npusim.errors import NpusimError
+from npusim.frontend.load import finished
+from npusim.frontend.onnx import read
 
 
 def seeds() -> list[bytes]:
@@ -59,7 +60,7 @@ def survive(count: int, folder: Path, seed: int) -> tuple[int, int]:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
-                npusim.load(path)
+                finished(read(path))
             loaded += 1
         except NpusimError:
             refused += 1

@@ -109,7 +109,7 @@ def test_float_weights_off_every_grid_are_refused(tmp_path: Path) -> None:
         npusim.load(net.save(tmp_path))
 
 
-@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, 1e20])
 def test_bad_scales_are_refused_by_name(bad: float, tmp_path: Path) -> None:
     net = Net()
     net.input("x", [1, 4])
@@ -117,7 +117,7 @@ def test_bad_scales_are_refused_by_name(bad: float, tmp_path: Path) -> None:
     q = net.node("QuantizeLinear", ["x", scale, net.const(np.int8(0))])
     net.node("DequantizeLinear", [q, scale], output="y")
     net.output("y", [1, 4])
-    with pytest.raises(NpusimError, match="the_scale: scale is not a finite positive number"):
+    with pytest.raises(NpusimError, match="the_scale: scale is not a positive number"):
         npusim.load(net.save(tmp_path))
 
 
