@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npusim.ir import Array, Site, TensorType
+from npusim.ir import Array, Node, Site, TensorType
 from npusim.numerics.lowered import Lowered, Nothing
 from npusim.numerics.profile import Profile
 from npusim.ops.base import OnnxRow, OpSpec, Rule, register
-from npusim.ops.unit import Step, Unit
+from npusim.ops.unit import QOperands, Step, Unit, operands_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,23 @@ def convert(unit: Unit) -> Step:
     return Step("softmax", SoftmaxAttrs(axis), unit.names(0))
 
 
+def from_qlinear(node: Node) -> QOperands:
+    """com.microsoft QLinearSoftmax: x, sx, zx, sy, zy; computed in float here, then quantized."""
+    x, sx, zx, sy, zy = operands_of(node, 4, 5)
+    axis = {k: v for k, v in node.attrs.items() if k == "axis"}
+    return QOperands("Softmax", axis, ((x, sx, zx),), (sy, zy))
+
+
 SPEC = register(
     OpSpec(
         name="softmax",
         summary="Softmax in float32.",
         attrs=SoftmaxAttrs,
         infer=infer,
-        onnx=(OnnxRow("Softmax", (1, 11, 13), "float", convert),),
+        onnx=(
+            OnnxRow("Softmax", (1, 11, 13), "float", convert),
+            OnnxRow("QLinearSoftmax", (1,), "qoperator", from_qlinear, "com.microsoft"),
+        ),
         rules={"exact": Rule(lower, reference)},
         runs_on="software",
     )

@@ -40,7 +40,8 @@ def _fold(graph: Graph, norm: Node) -> Graph:
             "BatchNormalization stands behind no quantized Conv or Gemm of its own",
             where=norm.name,
             got=before.op if before else "an input",
-            hint="Fold it in the float network before quantizing.",
+            hint="Fold it in the float network before quantizing, for instance with"
+            " onnxruntime.quantization.shape_inference.quant_pre_process.",
         )
     factor, offset = _affine(graph, norm)
     work = Rewrite(graph)
