@@ -74,7 +74,7 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
     **{
         (_LOWERING, line, "'half_away' -> 'half_up'"): _POSITIVE
         for line in (
-            'return shift - 1 if round_real(math.ldexp(ratio, shift), "half_away") == 2**15 else shift',
+            'rounded = round_real(math.ldexp(ratio, shift), "half_away")',
             'return round_real(np.ldexp(ratios, shift), "half_away")',
             'return round_real(np.minimum(exact, GAIN_MAX), "half_away")',
         )

@@ -81,7 +81,8 @@ def normal_shift(ratio: float) -> int:
     if not 0.0 < ratio < math.inf:
         raise BadQuantization("a ratio of scales must be positive and finite", got=ratio)
     shift = 15 - math.frexp(ratio)[1]
-    return shift - 1 if round_real(math.ldexp(ratio, shift), "half_away") == 2**15 else shift
+    rounded = round_real(math.ldexp(ratio, shift), "half_away")
+    return shift - 1 if rounded == 2**15 else shift
 
 
 def bounded_shift(ratio: float) -> int:

@@ -117,7 +117,7 @@ def test_a_constant_beyond_32_bits_lowers_the_shift_as_little_as_fits() -> None:
     assert found.multiplier.tolist() == [2**13]
     fits = formulas.affine(floats(1.0), floats(-(2.0**17), 0.0), 0, "floor")
     assert (fits.shift, fits.dropped, fits.constant.tolist()) == (14, 0, [-(2**31), 0])
-    below = formulas.affine(floats(1.0), floats(-(2.0**17)), -1, "floor")
+    below = formulas.affine(floats(1.0), floats(-(2.0**17), 0.0), -1, "floor")
     assert (below.shift, below.dropped) == (13, 1)
     exact = formulas.affine(floats(1.0), floats(2.0**17 - 2.0**-14), 0, "floor")
     assert (exact.dropped, exact.constant.tolist()) == (0, [2**31 - 1])
