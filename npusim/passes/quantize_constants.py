@@ -137,22 +137,44 @@ def _product_scale(graph: Graph, made: dict[str, Node], node: Node) -> Array | N
 
 
 def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> None:
+    found = _bias_numbers(work, made, node, scale)
+    if found is None:
+        return
+    name, numbers = found
+    rounded = _rounded(numbers, scale, name)
+    shared = sum(name in n.inputs for n in work.nodes.values()) > 1
+    wish = work.fresh(f"{name}_codes") if shared else name
+    insert_codes(work, node, 2, wish, rounded, QParams.make(scale, 0, 0))
+
+
+def _bias_numbers(
+    work: Rewrite, made: dict[str, Node], node: Node, scale: Array
+) -> tuple[str, Array] | None:
+    """Name and float values of a bias that needs new codes; None where its codes are right."""
     name = node.inputs[2]
     numbers = work.constants.get(name)
     if numbers is not None:
         work.note(f"{node.name}: float bias {name} rounded to int32, half to even")
-    else:
-        source = made.get(name)
-        codes = work.constants.get(source.inputs[0]) if source else None
-        if source is None or source.op != DEQUANTIZE or codes is None:
-            return
-        qparams = read_qparams(work.old, source, codes.shape)
-        close = np.allclose(qparams.scales(), scale, rtol=SCALE_TOLERANCE, atol=0)
-        if codes.dtype == np.int32 and close and not any(qparams.zero_point):
-            return
-        numbers = dequantized(codes, qparams)
-        work.note(f"{node.name}: bias {source.inputs[0]} brought to the scale of its products")
-        name = work.fresh(f"{source.inputs[0]}_rescaled")
+        return name, numbers
+    source = made.get(name)
+    codes = work.constants.get(source.inputs[0]) if source else None
+    if source is None or source.op != DEQUANTIZE or codes is None:
+        return None
+    qparams = read_qparams(work.old, source, codes.shape)
+    given = qparams.scales()
+    fits = given.size == 1 or scale.size in (1, given.size)
+    close = fits and np.allclose(given, scale, rtol=SCALE_TOLERANCE, atol=0)
+    if codes.dtype == np.int32 and close and not any(qparams.zero_point):
+        return None
+    work.note(f"{node.name}: bias {source.inputs[0]} brought to the scale of its products")
+    return work.fresh(f"{source.inputs[0]}_rescaled"), dequantized(codes, qparams)
+
+
+def _rounded(numbers: Array, scale: Array, name: str) -> Array:
+    """int32 codes of a bias, rounded half to even.
+
+    Raises BadShape or BadQuantization where they do not fit.
+    """
     if not np.isfinite(numbers).all():
         raise BadQuantization("bias is not finite", where=name)
     if scale.size not in (1, numbers.size):
@@ -172,7 +194,5 @@ def _bias(work: Rewrite, made: dict[str, Node], node: Node, scale: Array) -> Non
             got=float(np.abs(rounded).max()),
             hint="The scales of input and weights are too small for it.",
         )
-    shared = sum(name in n.inputs for n in work.nodes.values()) > 1
-    wish = work.fresh(f"{name}_codes") if shared else name
-    codes = rounded.astype(np.int32).reshape(numbers.shape)
-    insert_codes(work, node, 2, wish, codes, QParams.make(scale, 0, 0))
+    codes: Array = rounded.astype(np.int32).reshape(numbers.shape)
+    return codes
