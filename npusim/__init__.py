@@ -23,14 +23,19 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_PROFILE", "__version__", "compile", "load"]
 
 
-def load(path: str | os.PathLike[str]) -> Graph:
+def load(path: str | os.PathLike[str], q_json: str | os.PathLike[str] | None = None) -> Graph:
     """Read a quantized network into a graph of NPU operators.
+
+    Args:
+        path: an ONNX file.
+        q_json: the ``*_Q.json`` that ST's tools write beside a ``*_OE_*.onnx``: scales and zero
+            points of its tensors. None: ``M_Q.json`` beside ``M.onnx`` is taken where there is one.
 
     Raises npusim.errors.ModelError, which names the node or tensor, where the file cannot be run.
     """
     from npusim.frontend.load import load as load_file
 
-    return load_file(path)
+    return load_file(path, q_json)
 
 
 def compile(

@@ -12,6 +12,7 @@ from npusim.cli.options import (
     json_option,
     lowering_option,
     profile_option,
+    q_json_option,
     seed_option,
     threads_option,
     verbosity_options,
@@ -31,6 +32,7 @@ SCHEMA_VERSION = 1
     show_default=True,
     help="Images held in memory at once; the result does not depend on it.",
 )
+@q_json_option
 @profile_option
 @lowering_option
 @seed_option
@@ -43,6 +45,7 @@ def command(
     request: DataRequest,
     batch: int,
     profile: str | None,
+    q_json: Path | None,
     lowering: str | None,
     seed: int,
     threads: int,
@@ -55,7 +58,7 @@ def command(
     from npusim.evaluation import Accuracy, class_scores, score_chunks, total
     from npusim.lowering import compile_chosen
 
-    graph = npusim.load(model)
+    graph = npusim.load(model, q_json)
     class_scores(graph)
     inputs = open_inputs(request, graph, prefer="test", seed=seed)
     program, note = compile_chosen(graph, profile, engine, lowering)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npusim.cli.options import verbosity_options
+from npusim.cli.options import q_json_option, verbosity_options
 from npusim.cli.terminal import say
 from npusim.errors import CheckpointError
 
@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     required=True,
     help="The ONNX file to write.",
 )
+@q_json_option
 @verbosity_options
-def command(model: Path, checkpoint_path: Path, target: Path) -> None:
+def command(model: Path, checkpoint_path: Path, target: Path, q_json: Path | None) -> None:
     """Write the weights of a checkpoint into MODEL, the one its run started from.
 
     Names, dtypes and shapes stay as they are. A record is written beside it, as NAME.run.json.
@@ -45,7 +46,7 @@ def command(model: Path, checkpoint_path: Path, target: Path) -> None:
     from npusim.weights import WeightStore
     from npusim.zo.checkpoint import load_checkpoint
 
-    graph = npusim.load(model)
+    graph = npusim.load(model, q_json)
     checkpoint = load_checkpoint(checkpoint_path)
     header = checkpoint.header
     store = _weights(checkpoint, WeightStore.of(graph), checkpoint_path)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from npusim.cli.options import json_option, lowering_option, profile_option, verbosity_options
+from npusim.cli.options import (
+    json_option,
+    lowering_option,
+    profile_option,
+    q_json_option,
+    verbosity_options,
+)
 from npusim.cli.terminal import emit, emit_json, emit_table, say
 
 if TYPE_CHECKING:
@@ -28,12 +34,18 @@ SHOWN = 6
     is_flag=True,
     help="Also show the integers or float32 numbers each operator computes with.",
 )
+@q_json_option
 @lowering_option
 @profile_option
 @json_option
 @verbosity_options
 def command(
-    model: Path, show_lowering: bool, lowering: str | None, profile: str | None, as_json: bool
+    model: Path,
+    show_lowering: bool,
+    q_json: Path | None,
+    lowering: str | None,
+    profile: str | None,
+    as_json: bool,
 ) -> None:
     """Show MODEL's operators and where they run, its quantization, parameters and MACs."""
     import npusim
@@ -42,7 +54,7 @@ def command(
     from npusim.numerics.profile import DEFAULT_PROFILE, load_profile
     from npusim.report.model import model_report
 
-    graph = npusim.load(model)
+    graph = npusim.load(model, q_json)
     if not show_lowering:
         _show(model_report(graph, load_profile(profile or DEFAULT_PROFILE)), None, as_json)
         return

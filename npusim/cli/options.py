@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -96,6 +97,16 @@ def lowering_option(function: F) -> F:
         metavar="FILE|fresh",
         help="Compute with the numbers of a JSON file where it names some, or with none of those "
         "that a trained model carries.",
+    )(function)
+
+
+def q_json_option(function: F) -> F:
+    """``q_json: Path | None``; see npusim.load."""
+    return click.option(
+        "--q-json",
+        type=click.Path(path_type=Path),
+        help="The *_Q.json of ST's tools with the scales of a *_OE_*.onnx.  [default: the one "
+        "beside the model]",
     )(function)
 
 

@@ -10,6 +10,7 @@ from npusim.cli.options import (
     engine_option,
     lowering_option,
     profile_option,
+    q_json_option,
     threads_option,
     verbosity_options,
 )
@@ -38,6 +39,7 @@ from npusim.cli.terminal import say
     multiple=True,
     help="Also write the tensors whose names match; may be given several times.",
 )
+@q_json_option
 @profile_option
 @lowering_option
 @threads_option
@@ -49,6 +51,7 @@ def command(
     target: Path,
     taps: tuple[str, ...],
     profile: str | None,
+    q_json: Path | None,
     lowering: str | None,
     threads: int,
     engine: str,
@@ -64,7 +67,7 @@ def command(
     from npusim.runinfo import write_run_info
 
     check_output(target)
-    graph = npusim.load(model)
+    graph = npusim.load(model, q_json)
     arrays, ignored = read_arrays(source, [value.name for value in graph.inputs])
     if ignored:
         say(f"{source}: not inputs of the model, ignored: {', '.join(ignored)}")
