@@ -125,6 +125,8 @@ def _places(tree: ast.AST) -> Iterator[ast.expr]:
                 continue
             if isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant):
                 continue
+            if isinstance(child, ast.keyword) and child.arg == "strict":
+                continue  # a check of zip on what always has equal lengths
             if isinstance(child, ast.expr) and _changes(child):
                 yield child
             yield from _places(child)
