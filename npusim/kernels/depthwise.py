@@ -9,38 +9,17 @@ from numba import carray
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.geometry import WEIGHT_FIELDS, WINDOW_FIELDS
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
 from npusim.kernels.lanes import add_pass_lanes, add_piece_lanes
 from npusim.kernels.stream import add_pass
 
 DEPTHWISE = np.dtype(
     [
-        ("x", np.int64),  # offset of the input in the arena, bytes an image
-        ("y", np.int64),  # offset of the output
-        ("weights", np.int64),  # offset of the packed weights
-        ("start", np.int64),  # offset of the biases, int32
-        ("images", np.int64),  # images for one of the batch
-        ("zero_point", np.int64),  # of the stored (u8-biased) input
-        ("height", np.int64),
-        ("width", np.int64),
-        ("channels", np.int64),
-        ("rows", np.int64),  # of the output
-        ("cols", np.int64),
+        *WINDOW_FIELDS,
+        *WEIGHT_FIELDS,  # segments: WINDOW records
         ("kernel_y", np.int64),
         ("kernel_x", np.int64),
-        ("stride_y", np.int64),
-        ("stride_x", np.int64),
-        ("dilation_y", np.int64),
-        ("dilation_x", np.int64),
-        ("top", np.int64),
-        ("left", np.int64),
-        ("segments", np.int64),  # address of WINDOW records
-        ("segment_count", np.int64),
-        ("stream_shift", np.int64),  # right shift of every segment's sum; -1: sums stay exact
-        ("ties", np.int64),  # rounding of that shift
-        ("narrow", np.int64),  # 1: ties away from zero, and no sum can exceed 32 bits
-        ("counter", np.int64),  # offset of the saturation counter
-        ("epilogue", np.int64),  # address of the EPILOGUE record
     ]
 )
 

@@ -9,40 +9,25 @@ from numba import carray
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.geometry import WINDOW_FIELDS
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
 from npusim.kernels.stream import shift_right
 
 POOL = np.dtype(
     [
-        ("x", np.int64),  # offset of the input in the arena, bytes an image
-        ("y", np.int64),  # offset of the output
-        ("images", np.int64),  # images for one of the batch
-        ("height", np.int64),
-        ("width", np.int64),
-        ("channels", np.int64),
-        ("rows", np.int64),  # of the output
-        ("cols", np.int64),
+        *WINDOW_FIELDS,
         ("kernel_y", np.int64),
         ("kernel_x", np.int64),
-        ("stride_y", np.int64),
-        ("stride_x", np.int64),
-        ("dilation_y", np.int64),
-        ("dilation_x", np.int64),
-        ("top", np.int64),
-        ("left", np.int64),
         ("counts", np.int64),  # address of int64 [rows, cols]: elements a mean is over
-        ("zero_point", np.int64),  # of the stored input
         ("low", np.int64),  # smallest stored output
         ("high", np.int64),  # largest stored output
         ("bias", np.int64),  # added to an output code before it is stored
-        ("epilogue", np.int64),  # address of the EPILOGUE record (sums)
         ("input_bias", np.int64),  # 128 where the input is int8
         ("divide", np.int64),  # 1: divide each sum by its count, half away from zero, first
         ("multipliers", np.int64),  # address of int64 [rows, cols]: reciprocal of each count
         ("shifts", np.int64),  # address of int64 [rows, cols]: shift of each product
         ("ties", np.int64),  # rounding of that shift
         ("table", np.int64),  # address of uint8 [65536]: stored output of each int16 mean
-        ("counter", np.int64),  # offset of the saturation counter
         ("input_scale", np.float64),
         ("output_scale", np.float64),
         ("output_zero", np.float64),

@@ -8,6 +8,7 @@ kernels/internal/quantization_util.cc and kernel_util.cc; docs/numerics.md has t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -36,21 +37,21 @@ MULTIPLY: Mapping[str, Callable[[Any, Any, Any], Int64]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Requantizer(Lowered):
+class Requantizer(Lowered, ABC):
     """Numbers that turn exact sums into codes."""
 
+    @abstractmethod
     def apply(self, acc: Array, axis: int) -> Int64:
         """Codes of the exact int64 sums ``acc``, whose channels lie along ``axis``."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
-class TwoOperands(Lowered):
+class TwoOperands(Lowered, ABC):
     """Numbers that combine two code tensors into a third."""
 
+    @abstractmethod
     def apply(self, x1: Array, x2: Array) -> Int64:
         """Output codes for int64 codes of equal or broadcasting shapes."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
