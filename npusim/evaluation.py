@@ -13,6 +13,7 @@ from npusim.ir import Array, Graph
 from npusim.statistics import wilson
 
 if TYPE_CHECKING:
+    from npusim.counters import Statistics
     from npusim.models import Inputs
     from npusim.program import Program
 
@@ -54,12 +55,16 @@ class Accuracy:
 
 
 def score_chunks(
-    program: Program, inputs: Inputs, chunk: int, threads: int = 1
+    program: Program,
+    inputs: Inputs,
+    chunk: int,
+    threads: int = 1,
+    statistics: Statistics | None = None,
 ) -> Iterator[Accuracy]:
     """Runs ``chunk`` images at a time and yields the accuracy of each chunk.
 
     Only one chunk of images is in memory. Equal largest outputs count as the first of them, as
-    numpy.argmax does.
+    numpy.argmax does. statistics: see ``Program.run``.
 
     Raises:
         BadShape: the model has several inputs or no output of class scores.
@@ -70,7 +75,8 @@ def score_chunks(
     name = class_scores(program.graph)
     source = program.graph.inputs[0].name
     for images, labels in inputs.batches(chunk):
-        scores = program.run({source: images}, threads=threads)[name]
+        feeds = {source: images}
+        scores = program.run(feeds, threads=threads, statistics=statistics)[name]
         yield Accuracy(count_correct(scores, labels), len(labels))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from npusim.errors import NumericsError
-from npusim.ir import Array, Graph, Value
+from npusim.ir import Array, Graph, Site, Value
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
 from npusim.ops.base import rule_for
@@ -41,20 +41,26 @@ class ReferenceWorker:
         self._constants[name] = _widen(self._tensors[name].to_onnx(codes))
 
     def forward(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
-        values = dict(zip((v.name for v in self._graph.inputs), map(_widen, arrays), strict=True))
+        inputs = (value.name for value in self._graph.inputs)
+        self._values = dict(zip(inputs, map(_widen, arrays), strict=True))
         for site, rule, lowered in self._steps:
-            inputs = tuple(
-                None
-                if not name
-                else self._constants[name]
-                if name in self._constants
-                else values[name]
-                for name in site.node.inputs
-            )
-            output = site.node.outputs[0]
-            values[output] = _checked(site.output, rule.reference(site, lowered, inputs))
-        self._values = values
+            result = rule.reference(site, lowered, self._inputs(site))
+            self._values[site.node.outputs[0]] = _checked(site.output, result)
         return tuple(self.value(v.name) for v in self._graph.outputs)
+
+    def saturations(self) -> dict[str, int]:
+        """Saturated int16 streams of the last forward, by node; computed when asked for."""
+        return {
+            site.node.name: rule.saturated(site, lowered, self._inputs(site))
+            for site, rule, lowered in self._steps
+            if rule.saturated is not None
+        }
+
+    def _inputs(self, site: Site) -> tuple[Array | None, ...]:
+        return tuple(
+            self._constants[name] if name in self._constants else self._values.get(name)
+            for name in site.node.inputs
+        )
 
     def value(self, name: str) -> Array:
         dtype = self._graph.value(name).type.dtype

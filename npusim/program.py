@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from npusim.counters import LayerCounts, Statistics, layer_counts
 from npusim.errors import BadShape, ModelError, UsageError
 from npusim.interpreter import ReferenceWorker
 from npusim.ir import Array, Graph, Value
@@ -39,6 +40,8 @@ class AnyWorker(Protocol):
     def forward(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]: ...
 
     def value(self, name: str) -> Array: ...
+
+    def saturations(self) -> dict[str, int]: ...
 
 
 class Program:
@@ -81,6 +84,7 @@ class Program:
         taps: Iterable[str] = (),
         threads: int = 1,
         weights: WeightStore | None = None,
+        statistics: Statistics | None = None,
     ) -> dict[str, Array]:
         """Outputs of the network, and of every tensor that a glob in ``taps`` names.
 
@@ -89,6 +93,7 @@ class Program:
             taps: shell patterns over tensor names.
             threads: images are shared out over this many threads; bits do not depend on it.
             weights: other codes than the file's.
+            statistics: counts what saturates in every layer.
 
         Returns:
             name -> array in the model's own dtype and order of axes.
@@ -103,10 +108,18 @@ class Program:
             raise UsageError("at least one thread is needed", where="threads", got=threads)
         parts = self._parts(images, threads)
 
-        def run_share(share: list[slice]) -> list[dict[str, Array]]:
+        store = weights or self.weights
+
+        def run_share(share: list[slice]) -> list[tuple[dict[str, Array], dict[str, LayerCounts]]]:
             worker = self.worker(max(s.stop - s.start for s in share))
-            worker.load(weights or self.weights)
-            return [self._run_part(worker, arrays, part, names) for part in share]
+            worker.load(store)
+            return [
+                (
+                    self._run_part(worker, arrays, part, names),
+                    {} if statistics is None else layer_counts(self, worker, store),
+                )
+                for part in share
+            ]
 
         shares = [parts[i::threads] for i in range(min(threads, len(parts)))]
         if len(shares) == 1:
@@ -115,7 +128,10 @@ class Program:
             with ThreadPoolExecutor(len(shares)) as pool:
                 done = list(pool.map(run_share, shares))
         in_order = [done[i % len(shares)][i // len(shares)] for i in range(len(parts))]
-        return {name: self._joined(name, [part[name] for part in in_order]) for name in names}
+        if statistics is not None:
+            for _, counts in in_order:
+                statistics.add(counts)
+        return {name: self._joined(name, [part[name] for part, _ in in_order]) for name in names}
 
     def _run_part(
         self, worker: AnyWorker, arrays: list[Array], part: slice, names: list[str]

@@ -14,10 +14,11 @@ from npusim.cli.options import (
     profile_option,
     q_json_option,
     seed_option,
+    stats_option,
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, say, track
+from npusim.cli.terminal import emit, emit_json, emit_statistics, say, track
 
 SCHEMA_VERSION = 1
 
@@ -32,6 +33,7 @@ SCHEMA_VERSION = 1
     show_default=True,
     help="Images held in memory at once; the result does not depend on it.",
 )
+@stats_option
 @q_json_option
 @profile_option
 @lowering_option
@@ -44,6 +46,7 @@ def command(
     model: Path,
     request: DataRequest,
     batch: int,
+    stats: bool,
     profile: str | None,
     q_json: Path | None,
     lowering: str | None,
@@ -55,6 +58,7 @@ def command(
     """Measure MODEL's top-1 accuracy on a data set, with its 95 % Wilson interval."""
     import npusim
     from npusim.cli.data_options import open_inputs
+    from npusim.counters import Statistics
     from npusim.evaluation import Accuracy, class_scores, score_chunks, total
     from npusim.lowering import compile_chosen
 
@@ -65,7 +69,8 @@ def command(
     if note:
         say(f"note: {note}")
     parts: list[Accuracy] = []
-    chunks = score_chunks(program, inputs, batch, threads)
+    statistics = Statistics() if stats else None
+    chunks = score_chunks(program, inputs, batch, threads, statistics)
     for part in track(chunks, len(inputs), "images", size=lambda done: done.total):
         parts.append(part)
     result = total(parts)
@@ -78,7 +83,10 @@ def command(
                 "engine": engine,
                 **result.to_json(),
                 "data": inputs.describe(),
+                **({} if statistics is None else {"statistics": statistics.to_json()}),
             }
         )
     else:
         emit(f"top-1 {result}")
+        if statistics is not None:
+            emit_statistics(statistics)

@@ -110,6 +110,16 @@ def q_json_option(function: F) -> F:
     )(function)
 
 
+def stats_option(function: F) -> F:
+    """``stats: bool``; see npusim.counters."""
+    return click.option(
+        "--stats",
+        is_flag=True,
+        help="Also count, layer by layer, int16 streams that saturated and outputs at the ends of "
+        "their range.",
+    )(function)
+
+
 def verbosity_options(function: F) -> F:
     """-v and -q, which the session keeps: see npusim.cli.terminal."""
     louder = click.option(

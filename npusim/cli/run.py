@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from npusim.cli.options import (
     engine_option,
+    json_option,
     lowering_option,
     profile_option,
     q_json_option,
+    stats_option,
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import say
+from npusim.cli.terminal import emit_json, emit_statistics, say
+
+if TYPE_CHECKING:
+    from npusim.counters import Statistics
+    from npusim.ir import Array
+
+SCHEMA_VERSION = 1
 
 
 @click.command()
@@ -39,22 +49,26 @@ from npusim.cli.terminal import say
     multiple=True,
     help="Also write the tensors whose names match; may be given several times.",
 )
+@stats_option
 @q_json_option
 @profile_option
 @lowering_option
 @threads_option
 @engine_option
+@json_option
 @verbosity_options
 def command(
     model: Path,
     source: Path,
     target: Path,
     taps: tuple[str, ...],
+    stats: bool,
     profile: str | None,
     q_json: Path | None,
     lowering: str | None,
     threads: int,
     engine: str,
+    as_json: bool,
 ) -> None:
     """Run MODEL on the arrays of a file and write its outputs.
 
@@ -63,6 +77,7 @@ def command(
     """
     import npusim
     from npusim.arrays import check_output, read_arrays, write_arrays
+    from npusim.counters import Statistics
     from npusim.lowering import compile_chosen
     from npusim.runinfo import write_run_info
 
@@ -74,7 +89,8 @@ def command(
     program, note = compile_chosen(graph, profile, engine, lowering)
     if note:
         say(f"note: {note}")
-    outputs = program.run(arrays, taps=taps, threads=threads)
+    statistics = Statistics() if stats else None
+    outputs = program.run(arrays, taps=taps, threads=threads, statistics=statistics)
     write_arrays(target, outputs)
     arguments = {
         "profile": program.profile.name,
@@ -88,3 +104,13 @@ def command(
     )
     for name, array in outputs.items():
         say(f"{name}: {array.dtype}{list(array.shape)}")
+    if as_json:
+        emit_json(_result(outputs, statistics))
+    elif statistics is not None:
+        emit_statistics(statistics)
+
+
+def _result(outputs: Mapping[str, Array], statistics: Statistics | None) -> dict[str, Any]:
+    shapes = {name: {"dtype": a.dtype.name, "shape": a.shape} for name, a in outputs.items()}
+    counted = {} if statistics is None else {"statistics": statistics.to_json()}
+    return {"schema_version": SCHEMA_VERSION, "outputs": shapes, **counted}

@@ -14,6 +14,8 @@ import click
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from npusim.counters import Statistics
+
 T = TypeVar("T")
 
 PLAIN_INTERVAL = 5.0
@@ -66,6 +68,28 @@ def emit_table(table: Table) -> None:
     if not console.is_terminal:
         console.width = 10_000
     console.print(table)
+
+
+def emit_statistics(statistics: Statistics) -> None:
+    """Counts a layer, as a table."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("node")
+    for heading in ("outputs", "lowest", "highest", "streams", "saturated", "constants"):
+        table.add_column(heading, justify="right")
+    for node, counts in statistics.layers.items():
+        shares = counts.to_json()
+        table.add_row(
+            node,
+            f"{counts.outputs:,}",
+            f"{shares['low_share']:.3%}",
+            f"{shares['high_share']:.3%}",
+            f"{counts.streams:,}",
+            f"{counts.saturated:,} ({shares['saturated_share']:.3%})",
+            f"{counts.constants:,}",
+        )
+    emit_table(table)
 
 
 def track(items: Iterable[T], total: int, what: str, size: Callable[[T], int]) -> Iterator[T]:

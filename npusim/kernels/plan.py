@@ -60,7 +60,11 @@ class Packed:
 
 @dataclass(frozen=True)
 class Plan:
-    """Immutable; shared by all threads. See the module's text."""
+    """Immutable; shared by all threads. See the module's text.
+
+    counters: node -> its place among the saturation counters, for those whose kernel counts.
+    counted: the references of all nodes with int16 streams, for those whose kernel does not.
+    """
 
     graph: Graph
     places: Mapping[str, Place]
@@ -71,6 +75,7 @@ class Plan:
     steps: tuple[Array | PythonStep, ...]
     keep_alive: tuple[Array, ...]
     counters: Mapping[str, int]
+    counted: tuple[_ReferenceStep, ...]
 
     def run(self, worker: Worker) -> None:
         for step in self.steps:
@@ -206,15 +211,24 @@ class _ReferenceStep:
         inputs = tuple(worker.operand(name) for name in self.site.node.inputs)
         worker.put(self.site.output, self.rule.reference(self.site, self.lowered, inputs))
 
+    def saturated(self, worker: Worker) -> int:
+        """Saturated int16 streams of the last forward, counted by the reference."""
+        assert self.rule.saturated is not None
+        inputs = tuple(worker.operand(name) for name in self.site.node.inputs)
+        return self.rule.saturated(self.site, self.lowered, inputs)
+
 
 def build_plan(graph: Graph, profile: Profile, lowering: Mapping[str, Lowered]) -> Plan:
     """Bind every node of a graph of NPU operators to steps."""
     builder = Builder(graph)
+    counted = []
     for value in graph.inputs:
         builder.output(value.name, tuple(range(len(value.type.shape))))
     for site in graph.sites():
         rule = rule_for(site, profile)
         lowered = lowering[site.node.name]
+        if rule.saturated is not None:
+            counted.append(_ReferenceStep(site, rule, lowered))
         if rule.kernel is None or not _kernel(rule.kernel)(builder, site, lowered, rule):
             order = channels_last(len(site.output.type.shape))
             builder.output(site.node.outputs[0], order)
@@ -229,6 +243,7 @@ def build_plan(graph: Graph, profile: Profile, lowering: Mapping[str, Lowered]) 
         tuple(builder.steps),
         tuple(builder.keep_alive),
         builder.counters,
+        tuple(counted),
     )
 
 

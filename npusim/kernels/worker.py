@@ -71,6 +71,7 @@ class Worker:
         lifted = [a.shape[0] for a, v in zip(arrays, graph.inputs, strict=True) if v.type.lifted]
         self._images = lifted[0] if lifted else 1
         self._context["batch"] = self._images
+        self._stats[:] = 0
         for array, value in zip(arrays, graph.inputs, strict=True):
             self._write(value, array)
         self._plan.run(self)
@@ -82,8 +83,13 @@ class Worker:
         return self._codes(value, self.stored(value, self._plan.places[name]))
 
     def saturations(self) -> dict[str, int]:
-        """Saturated int16 streams of each node since the worker was made."""
-        return {node: int(self._stats[i]) for node, i in self._plan.counters.items()}
+        """Saturated int16 streams of the last forward, by node: those that have such streams."""
+        counters = self._plan.counters
+        return {
+            node: int(self._stats[counters[node]]) if node in counters else step.saturated(self)
+            for step in self._plan.counted
+            for node in (step.site.node.name,)
+        }
 
     def stored(self, value: Value, place: Place) -> Array:
         """The raw memory of a value, seen in the file's order of axes."""

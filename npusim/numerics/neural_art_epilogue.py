@@ -7,6 +7,7 @@ end). Magnitudes stay below 2**62: int16 streams, 16-bit multipliers and 32-bit 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
@@ -109,7 +110,7 @@ class Numbers(Lowered):
 
 
 @dataclass(frozen=True)
-class Convolution(Numbers):
+class Convolution(Numbers, ABC):
     """The part that every convolution and Gemm shares: split, shift, and the 32-bit constant.
 
     form: how features reach the unit: "unsigned", "signed" or "wide" (16 bits); it bounds the
@@ -184,9 +185,12 @@ class Convolution(Numbers):
         clipped = rounding.saturate(constant, INT32_MIN, INT32_MAX)
         return Stream(clipped, int(np.count_nonzero(clipped != constant)))
 
+    @abstractmethod
     def requantize(self, x16: Int64, bias: Int64 | None, axis: int) -> Stream:
-        """Output codes of the int16 stream, whose channels lie along ``axis``."""
-        raise NotImplementedError
+        """Output codes of the int16 stream, whose channels lie along ``axis``.
+
+        Counted are int16 values between the steps; constants are counted by ``constants``.
+        """
 
     def apply(self, x16: Int64, bias: Int64 | None = None, axis: int = 1) -> Int64:
         """Output codes of the int16 stream; ``requantize`` without the count."""
@@ -212,10 +216,9 @@ class TwoStep(Convolution):
     def requantize(self, x16: Int64, bias: Int64 | None, axis: int) -> Stream:
         multiplier = along(self.multiplier, x16.ndim, axis)
         middle = saturate16(SHIFTS[self.ties](multiplier * x16, self.multiplier_shift))
-        constant = self.constants(bias)
-        total = self.final_multiplier * middle.values + along(constant.values, x16.ndim, axis)
-        codes = self._codes(total, self.final_shift)
-        return Stream(codes, middle.saturated + constant.saturated)
+        constant = along(self.constants(bias).values, x16.ndim, axis)
+        total = self.final_multiplier * middle.values + constant
+        return Stream(self._codes(total, self.final_shift), middle.saturated)
 
 
 @dataclass(frozen=True)
@@ -223,10 +226,9 @@ class OneStep(Convolution):
     """Compiler 1.1.3: out = sat8(round((A_c * x16 + C_c) >> multiplier_shift))."""
 
     def requantize(self, x16: Int64, bias: Int64 | None, axis: int) -> Stream:
-        constant = self.constants(bias)
         total = along(self.multiplier, x16.ndim, axis) * x16
-        total = total + along(constant.values, x16.ndim, axis)
-        return Stream(self._codes(total, self.multiplier_shift), constant.saturated)
+        total = total + along(self.constants(bias).values, x16.ndim, axis)
+        return Stream(self._codes(total, self.multiplier_shift), 0)
 
     def _rescaled(self, multiplier_shift: int, changes: dict[str, Any]) -> dict[str, Any]:
         """C and gain count units of 2**-multiplier_shift: they follow it, C by flooring."""

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Lower = Callable[[Site, "Profile"], "Lowered"]
 Reference = Callable[[Site, "Lowered", tuple[Array | None, ...]], Array]
+Saturated = Callable[[Site, "Lowered", tuple[Array | None, ...]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,14 @@ class Rule:
         absent input as None. It must import nothing of npusim.kernels.
     kernel: "module:function" below npusim.kernels whose function binds the node to a native
         step, or None.
+    saturated: of the same arguments as the reference, how many values of int16 streams between
+        the units could not be held; None where the arithmetic has no such streams.
     """
 
     lower: Lower
     reference: Reference
     kernel: str | None = None
+    saturated: Saturated | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,14 @@ def _reference_mean(site: Site, lowered: Lowered, inputs: Inputs) -> Array:
     return lowered.apply(sums)
 
 
+def _saturated_mean(site: Site, lowered: Lowered, inputs: Inputs) -> int:
+    """int16 means that saturated; those of windows are rounded to codes at once."""
+    if not isinstance(lowered, GlobalAverage):
+        return 0
+    x = signed(site, 0, inputs)
+    return lowered.stream(x.sum(axis=tuple(range(2, x.ndim)))).saturated
+
+
 def _whole_map(site: Site) -> bool:
     """One window over the whole map without padding: the NPU's global average."""
     attrs: PoolAttrs = site.attrs
@@ -110,5 +118,7 @@ ADD = Rule(_lower_add, _reference_pair, "elementwise:bind_binary")
 MUL = Rule(_lower_mul, _reference_pair, "elementwise:bind_binary")
 REQUANTIZE = Rule(_lower_requantize, _reference_requantize, "elementwise:bind_unary")
 CONCAT = Rule(_lower_concat, _reference_concat, "elementwise:bind_concat")
-GLOBAL_AVERAGE = Rule(_lower_mean, _reference_mean, "pool_bind:bind_global_average")
-AVERAGE = Rule(_lower_average, _reference_average, "pool_bind:bind_average")
+GLOBAL_AVERAGE = Rule(
+    _lower_mean, _reference_mean, "pool_bind:bind_global_average", _saturated_mean
+)
+AVERAGE = Rule(_lower_average, _reference_average, "pool_bind:bind_average", _saturated_mean)

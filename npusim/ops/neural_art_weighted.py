@@ -45,13 +45,15 @@ class Geometry(NamedTuple):
 class Counts(NamedTuple):
     """What happened silently in one layer.
 
-    saturated: values that an int16 stream or a 32-bit constant could not hold.
+    saturated: values that an int16 stream could not hold. constants: channels whose 32-bit
+        constant could not be held.
     wide: sums between chained units beyond STREAM_BITS bits, whose fate is unknown; they are
         computed exactly here.
     low, high: outputs at the smallest and largest code. total: outputs.
     """
 
     saturated: int
+    constants: int
     wide: int
     low: int
     high: int
@@ -68,7 +70,11 @@ def rule(geometry: Geometry) -> Rule:
         assert isinstance(lowered, Convolution)
         return run(geometry, site, lowered, inputs).values
 
-    return Rule(lower, reference, geometry.kernel)
+    def saturated(site: Site, lowered: Lowered, inputs: tuple[Array | None, ...]) -> int:
+        assert isinstance(lowered, Convolution)
+        return run(geometry, site, lowered, inputs).saturated
+
+    return Rule(lower, reference, geometry.kernel, saturated)
 
 
 def run(
@@ -90,6 +96,7 @@ def count(
     """Run the layer by its reference and count what saturated."""
     codes, saturated = run(geometry, site, lowered, inputs)
     x, w = centred(site, inputs)
+    bias = inputs[2] if len(inputs) > 2 else None
     limit = 2 ** (STREAM_BITS - 1)
     wide = sum(
         int(np.count_nonzero((total < -limit) | (total >= limit)))
@@ -98,6 +105,7 @@ def count(
     low, high = lowered.lo + lowered.offset, lowered.hi + lowered.offset
     return Counts(
         saturated,
+        lowered.constants(bias).saturated,
         wide,
         int(np.count_nonzero(codes == low)),
         int(np.count_nonzero(codes == high)),

@@ -56,6 +56,20 @@ def test_limit_and_text(
     assert "of 23" in shown.out
 
 
+def test_statistics_do_not_depend_on_batches(
+    model_path: Path, data_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--data", data_path, *GREY, "--profile", "neural-art", "--stats")
+    first, again = (
+        evaluated(capsys, model_path, *options, "--batch", batch)["statistics"] for batch in (1, 9)
+    )
+    assert first == again
+    assert isinstance(first, dict)
+    assert first["layers"]["conv"]["outputs"] == 23 * 2 * 4 * 4
+    assert main(["evaluate", *map(str, (model_path, *options))]) == 0
+    assert "saturated" in capsys.readouterr().out
+
+
 def test_a_shift_is_seeded(
     model_path: Path, data_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

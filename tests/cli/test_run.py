@@ -191,3 +191,24 @@ def test_the_numpy_engine_needs_no_numba(
     assert results["fast"].returncode == 3
     assert "numba is missing" in results["fast"].stderr
     assert "--engine numpy" in results["fast"].stderr
+
+
+def test_statistics(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    found = []
+    for engine in ENGINES:
+        options = ("--stats", "--json", "--profile", "neural-art", "--engine", engine)
+        assert run(*arguments, *options) == 0
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["outputs"]["scores"] == {"dtype": "float32", "shape": [5, 4]}
+    layers = found[0]["statistics"]["layers"]
+    assert layers["conv"]["outputs"] == 5 * 2 * 4 * 4
+    assert layers["conv"]["streams"] == 2 * layers["conv"]["outputs"]
+    assert run(*arguments, "--stats") == 0
+    assert "classifier" in capsys.readouterr().out
+    assert run(*arguments, "--json") == 0
+    assert "statistics" not in json.loads(capsys.readouterr().out)
