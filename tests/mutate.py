@@ -79,6 +79,11 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {
             'return round_real(np.minimum(exact, GAIN_MAX), "half_away")',
         )
     },
+    (
+        _LOWERING,
+        "while int(rounding.shift_half_away(first * second, shift)) > rounding.INT16_MAX:",
+        "shift_half_away -> shift_half_up",
+    ): _POSITIVE,
 }
 """(file, source line, change) -> why no test can tell it from the original."""
 

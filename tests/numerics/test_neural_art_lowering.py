@@ -315,7 +315,17 @@ class TestAdd:
 
 @pytest.mark.parametrize(
     ("zeros", "shift"),
-    [((0, 0), 0), ((-128, 0), 0), ((-128, -128), 1), ((-1, 1), 0), ((0, 127), 0)],
+    [
+        ((0, 0), 0),
+        ((-128, 0), 0),
+        ((-128, -128), 1),
+        ((-128, -2), 1),
+        ((89, 23), 0),
+        ((-128, -1), 0),
+        ((1, -128), 1),
+        ((-1, 1), 0),
+        ((0, 127), 0),
+    ],
 )
 def test_shift_of_a_product(zeros: tuple[int, int], shift: int) -> None:
     assert formulas.product_shift(zeros) == shift
