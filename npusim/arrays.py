@@ -26,7 +26,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], tup
         DataError: the file is damaged, lacks a name, or is a .npy where several are wanted.
         OSError: the file cannot be opened.
     """
-    found = _load(path)
+    found = load_arrays(path)
     if isinstance(found, np.ndarray):
         if len(names) != 1:
             raise DataError(
@@ -47,7 +47,13 @@ def read_arrays(path: Path, names: Sequence[str]) -> tuple[dict[str, Array], tup
     return {name: found[name] for name in names}, tuple(k for k in found if k not in names)
 
 
-def _load(path: Path) -> Array | dict[str, Array]:
+def load_arrays(path: Path) -> Array | dict[str, Array]:
+    """Everything in a .npz, by name, or the one array of a .npy.
+
+    Raises:
+        DataError: the file is damaged.
+        OSError: the file cannot be opened.
+    """
     try:
         # Given a path, numpy.load leaves a damaged archive open.
         with path.open("rb") as file:

@@ -33,6 +33,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "inspect": "Show a model's operators, quantization, parameters and MACs.",
         "run": "Run a model on the arrays of a file.",
         "evaluate": "Measure a model's top-1 accuracy on a data set.",
+        "compare": "Compare a model with what a board or another program computed.",
         "train": "Adapt a model's int8 weights by zeroth-order training.",
         "export": "Write the weights of a checkpoint back into its ONNX model.",
         "ops": "List the supported operators and their arithmetic.",
