@@ -12,15 +12,23 @@ from npusim.cli.terminal import emit, emit_json, emit_table
 @click.option(
     "--markdown", is_flag=True, help="The whole page, with every profile's rules and sources."
 )
+@click.option(
+    "--c-header", metavar="PROFILE", help="A profile's rules, switches and roundings as a C header."
+)
 @json_option
 @verbosity_options
-def command(markdown: bool, as_json: bool) -> None:
+def command(markdown: bool, c_header: str | None, as_json: bool) -> None:
     """List the supported operators, where they run, and each profile's arithmetic for them."""
     from npusim.report.operators import operators_json, operators_page
 
-    if markdown and as_json:
-        raise click.UsageError("--markdown and --json exclude one another.")
-    if markdown:
+    if markdown + as_json + (c_header is not None) > 1:
+        raise click.UsageError("--markdown, --c-header and --json exclude one another.")
+    if c_header is not None:
+        from npusim.numerics.c_header import c_header as header_of
+        from npusim.numerics.profile import load_profile
+
+        emit(header_of(load_profile(c_header)).rstrip("\n"))
+    elif markdown:
         emit(operators_page().rstrip("\n"))
     elif as_json:
         emit_json(operators_json())

@@ -8,8 +8,9 @@ do in neural_art_epilogue. npusim/numerics/profiles/neural_art.toml says how sur
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,7 @@ class Switches:
     @classmethod
     def of(cls, profile: Profile) -> Switches:
         """The switches that a profile sets. Raises UsageError for a value there is none of."""
-        for name, choices in _CHOICES.items():
+        for name, choices in CHOICES.items():
             value = profile.switches.get(name, choices[0])
             if value not in choices:
                 raise UsageError(
@@ -78,16 +79,19 @@ class Switches:
         )
 
 
-_CHOICES = {
-    "requant": ("two_step", "one_step"),
-    "ties": _TIES,
-    "pre_rounding": _ROUNDINGS,
-    "constant_rounding": _ROUNDINGS,
-    "add_constant_ties": _TIES,
-    "accumulator_check": ("refuse", "off"),
-    "unit_map": ("input", "output_when_strided"),
-    "passes": ("fitted", "single"),
-}
+CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "requant": ("two_step", "one_step"),
+        "ties": _TIES,
+        "pre_rounding": _ROUNDINGS,
+        "constant_rounding": _ROUNDINGS,
+        "add_constant_ties": _TIES,
+        "accumulator_check": ("refuse", "off"),
+        "unit_map": ("input", "output_when_strided"),
+        "passes": ("fitted", "single"),
+    }
+)
+"""What the switches that are names may be; the first is the default."""
 
 
 class Tensor(NamedTuple):
