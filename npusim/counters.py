@@ -7,7 +7,7 @@ images: they depend on no thread, batch split or engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,9 +105,7 @@ def layer_counts(program: Program, worker: AnyWorker, store: WeightStore) -> dic
     """
     saturations = worker.saturations()
     found = {}
-    for site in program.graph.sites():
-        if not _computes(program, site):
-            continue
+    for site in computing_sites(program):
         lowered, codes = program.lowering[site.node.name], worker.value(site.output.name)
         low, high = getattr(site.attrs, "clamp", site.output.range)
         saturated = saturations.get(site.node.name)
@@ -122,10 +120,13 @@ def layer_counts(program: Program, worker: AnyWorker, store: WeightStore) -> dic
     return found
 
 
-def _computes(program: Program, site: Site) -> bool:
-    exact = spec_of(site.node.op).rules.get("exact")
-    is_code = site.output.type.dtype in ("int8", "uint8")
-    return is_code and rule_for(site, program.profile) is not exact
+def computing_sites(program: Program) -> Iterator[Site]:
+    """Nodes that compute 8-bit codes under a rule of the profile, in execution order."""
+    for site in program.graph.sites():
+        exact = spec_of(site.node.op).rules.get("exact")
+        is_code = site.output.type.dtype in ("int8", "uint8")
+        if is_code and rule_for(site, program.profile) is not exact:
+            yield site
 
 
 def stream_steps(lowered: Lowered) -> int:

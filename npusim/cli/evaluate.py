@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,7 +19,12 @@ from npusim.cli.options import (
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, emit_statistics, say, track
+from npusim.cli.terminal import emit, emit_json, emit_statistics, emit_table, say, track
+
+if TYPE_CHECKING:
+    from npusim.distance import ProfileDistance
+    from npusim.models import Inputs
+    from npusim.program import Program
 
 SCHEMA_VERSION = 1
 
@@ -33,6 +39,13 @@ SCHEMA_VERSION = 1
     show_default=True,
     help="Images held in memory at once; the result does not depend on it.",
 )
+@click.option(
+    "--against",
+    metavar="PROFILE",
+    multiple=True,
+    help="Also run this profile, and show the share of differing codes in each layer and the "
+    "change of accuracy; may be given several times.",
+)
 @stats_option
 @q_json_option
 @profile_option
@@ -46,6 +59,7 @@ def command(
     model: Path,
     request: DataRequest,
     batch: int,
+    against: tuple[str, ...],
     stats: bool,
     profile: str | None,
     q_json: Path | None,
@@ -68,6 +82,12 @@ def command(
     program, note = compile_chosen(graph, profile, engine, lowering)
     if note:
         say(f"note: {note}")
+    if against:
+        if stats:
+            raise click.UsageError("--against and --stats exclude one another.")
+        programs = [program, *(npusim.compile(graph, name, engine) for name in against)]
+        _compare(programs, inputs, batch, threads, as_json)
+        return
     parts: list[Accuracy] = []
     statistics = Statistics() if stats else None
     chunks = score_chunks(program, inputs, batch, threads, statistics)
@@ -90,3 +110,40 @@ def command(
         emit(f"top-1 {result}")
         if statistics is not None:
             emit_statistics(statistics)
+
+
+def _compare(
+    programs: list[Program], inputs: Inputs, batch: int, threads: int, as_json: bool
+) -> None:
+    from npusim.distance import distance_chunks
+
+    found: list[ProfileDistance] = []
+    chunks = distance_chunks(programs, inputs, batch, threads)
+    images = track(chunks, len(inputs), "images", size=lambda done: done[0].accuracy.total)
+    for part in images:
+        found = [a + b for a, b in zip(found, part, strict=True)] if found else list(part)
+    if as_json:
+        facts = {"model": programs[0].graph.path, "data": inputs.describe()}
+        profiles = [distance.to_json() for distance in found]
+        emit_json({"schema_version": SCHEMA_VERSION, **facts, "profiles": profiles})
+    else:
+        _table(found)
+
+
+def _table(found: list[ProfileDistance]) -> None:
+    """Shares of codes that differ from the first profile's, a column a profile."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("node")
+    table.add_column("codes", justify="right")
+    for distance in found[1:]:
+        table.add_column(distance.profile, justify="right")
+    for i, layer in enumerate(found[0].layers):
+        others = (distance.layers[i] for distance in found[1:])
+        shares = (f"{other.share:.3%} (max {other.largest})" for other in others)
+        table.add_row(layer.node, f"{layer.values:,}", *shares)
+    emit_table(table)
+    for distance in found:
+        changed = f", {distance.decisions} decisions change" if distance is not found[0] else ""
+        emit(f"{distance.profile}: top-1 {distance.accuracy}{changed}")
