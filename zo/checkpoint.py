@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import CheckpointError
 from npusim.files import replacing
 from npusim.zo.reference import exposed
 from npusim.zo.schedulers import State
-from npusim.zo.state import TrainState
+from npusim.zo.state import Done, TrainState
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -43,11 +42,13 @@ class Checkpoint:
     log_bytes: int
     weights_crc: int
 
-    def codes(self) -> dict[str, npt.NDArray[np.int8]]:
-        """Trained tensor name -> codes [O, P] as exposed at this point."""
-        bits = self.header["fraction_bits"]
-        names = [tensor["name"] for tensor in self.header["tensors"]]
-        return {n: exposed(w, bits) for n, w in zip(names, self.state.weights, strict=True)}
+    def codes(self) -> dict[str, npt.NDArray[Any]]:
+        """Trained tensor name -> codes as exposed at this point: [O, P], biases [O]."""
+        tensors = zip(self.header["tensors"], self.state.weights, strict=True)
+        return {
+            t["name"]: exposed(w).reshape(-1) if t["kind"] == "bias" else exposed(w)
+            for t, w in tensors
+        }
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -102,6 +103,8 @@ def _to_hdf5(checkpoint: Checkpoint) -> memoryview:
         file["still"] = state.still
         file["still_steps"] = state.still_steps
         file["warned"] = state.warned
+        file["history"] = json.dumps(state.history)
+        file["medians"] = json.dumps(state.medians)
         for tensor, array in zip(checkpoint.header["tensors"], state.weights, strict=True):
             file[f"weights/{tensor['id']}"] = array
             file[f"weights/{tensor['id']}"].attrs["name"] = tensor["name"]
@@ -129,6 +132,10 @@ def _from_hdf5(file: h5py.File) -> Checkpoint:
         still=file["still"][()],
         still_steps=int(file["still_steps"][()]),
         warned=file["warned"][()],
+        history=tuple(
+            Done(step, q, lr, tuple(d)) for step, q, lr, d in json.loads(file["history"][()])
+        ),
+        medians=tuple(json.loads(file["medians"][()])),
     )
     return Checkpoint(
         header,

@@ -1,7 +1,8 @@
 """The Numba versions of npusim.zo.reference: same functions, same arguments, same bits.
 
-They make no array as large as a tensor: one Philox block of 128 signs at a time is made, used and
-forgotten, so that an update needs no gradient buffer. All release the GIL.
+A tensor is visited in units of 128 weights of one output channel, sixteen units at a time: their
+Philox counters are the lanes of one vector, whatever the shape of the tensor. Directions are made,
+used and forgotten there, so that an update needs no gradient buffer. All release the GIL.
 """
 
 from __future__ import annotations
@@ -12,18 +13,32 @@ import numpy as np
 import numpy.typing as npt
 
 from npusim.kernels.jit import njit_kernel
-from npusim.zo.reference import BlockStats, Where, exposed
-from npusim.zo.rng import KEY_INCREMENTS, MASK32, MULTIPLIERS, POSITION_BITS
+from npusim.kernels.signs import add_where_set
+from npusim.zo.reference import BlockStats, Where, exposed, fraction_bits
+from npusim.zo.rng import KEY_INCREMENTS, MASK32, MULTIPLIERS, POSITION_BITS, Purpose
 
-__all__ = ["exposed", "faithful", "perturb", "residual"]
+__all__ = ["block_sums", "exposed", "half_sums", "perturb", "residual", "sums"]
+
+LANES = 16
+UNIT = 128
 
 _M0, _M1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
 _W0, _W1 = np.uint64(KEY_INCREMENTS[0]), np.uint64(KEY_INCREMENTS[1])
 _MASK = np.uint64(MASK32)
 _HALF = np.uint64(32)
-_ONE = np.uint64(1)
-_BLOCK = 128
+_BYTE = np.uint64(255)
 _POSITION_BITS = np.uint64(POSITION_BITS)
+_GAUSSIAN = int(Purpose.GAUSSIAN)
+_BLOCK_MASK = np.uint64((1 << POSITION_BITS) - 1)
+_PURPOSE_SHIFT = np.uint64(16)
+_COUNTERS = UNIT // 4  # counters of a unit of integer Gaussians: one word a weight
+
+# The eight signs of a byte of random bits, as one 64-bit store.
+_SIGNS = (
+    np.array([[1 - 2 * (byte >> j & 1) for j in range(8)] for byte in range(256)], np.int8)
+    .view(np.uint64)
+    .ravel()
+)
 
 _SUBNORMAL_BELOW = np.float32(2.0**-14)
 _SUBNORMAL_MAGIC = np.float32(0.75)  # float32 has steps of 2^-24 here, as float16 near zero
@@ -33,220 +48,383 @@ _KEEP = np.uint32(0xFFFFE000)
 
 
 @njit_kernel
-def _philox(c0: Any, c1: Any, c2: Any, c3: Any, k0: Any, k1: Any, words: Any) -> Any:
-    """Ten rounds on one counter; all arguments uint64 below 2^32; words: uint64 [4]."""
-    for _ in range(10):
-        low = _M0 * c0
-        high = _M1 * c2
-        c0 = (high >> _HALF) ^ c1 ^ k0
-        c1 = high & _MASK
-        c2 = (low >> _HALF) ^ c3 ^ k1
-        c3 = low & _MASK
-        k0 = (k0 + _W0) & _MASK
-        k1 = (k1 + _W1) & _MASK
-    words[0] = c0
-    words[1] = c1
-    words[2] = c2
-    words[3] = c3
+def _philox(first: Any, second: Any, step: Any, k: Any, key: Any, words: Any) -> Any:
+    """Ten rounds on sixteen counters that differ in their first word; words: uint32 [4, 16]."""
+    for lane in range(LANES):
+        c0, c1, c2, c3 = first[lane], second, step, k
+        k0, k1 = key
+        for _ in range(10):
+            low = _M0 * c0
+            high = _M1 * c2
+            c0 = (high >> _HALF) ^ c1 ^ k0
+            c1 = high & _MASK
+            c2 = (low >> _HALF) ^ c3 ^ k1
+            c3 = low & _MASK
+            k0 = (k0 + _W0) & _MASK
+            k1 = (k1 + _W1) & _MASK
+        words[0, lane] = c0
+        words[1, lane] = c1
+        words[2, lane] = c2
+        words[3, lane] = c3
 
 
 @njit_kernel
-def _block_words(row: Any, block: Any, tensor: Any, step: Any, k: Any, key: Any, words: Any) -> Any:
-    """The 128 sign bits of one block of positions of one output channel."""
-    first = (np.uint64(row) << _POSITION_BITS) | np.uint64(block)
-    _philox(first, np.uint64(tensor), np.uint64(step), np.uint64(k), key[0], key[1], words)
+def _fill_signs(words: Any, z: Any) -> Any:
+    """The 128 signs of each lane; z: int8 [16, 128]."""
+    out = z.view(np.uint64)
+    for lane in range(LANES):
+        for w in range(4):
+            word = np.uint64(words[w, lane])
+            out[lane, 4 * w] = _SIGNS[word & _BYTE]
+            out[lane, 4 * w + 1] = _SIGNS[(word >> np.uint64(8)) & _BYTE]
+            out[lane, 4 * w + 2] = _SIGNS[(word >> np.uint64(16)) & _BYTE]
+            out[lane, 4 * w + 3] = _SIGNS[(word >> np.uint64(24)) & _BYTE]
+
+
+@njit_kernel
+def _popcount(word: Any) -> Any:
+    """How many of 32 bits are set; word: uint64 below 2^32."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x55555555))
+    word = (word & np.uint64(0x33333333)) + ((word >> np.uint64(2)) & np.uint64(0x33333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
+    return ((word * np.uint64(0x01010101)) & _MASK) >> np.uint64(24)
+
+
+@njit_kernel
+def _fill_gaussians(counters: Any, second: Any, step: Any, k: Any, key: Any, z: Any) -> Any:
+    """The 128 integer Gaussians of each unit: 32 counters of four weights."""
+    first, words = np.empty(LANES, np.uint64), np.empty((4, LANES), np.uint32)
+    for lane in range(LANES):
+        block = counters[lane] & _BLOCK_MASK
+        start = counters[lane] - block + block * np.uint64(_COUNTERS)
+        for half in range(_COUNTERS // LANES):
+            for i in range(LANES):
+                first[i] = (start + np.uint64(half * LANES + i)) & _MASK
+            _philox(first, second, step, k, key, words)
+            for i in range(LANES):
+                for w in range(4):
+                    bits = np.int64(_popcount(np.uint64(words[w, i])))
+                    z[lane, (half * LANES + i) * 4 + w] = np.int8(bits - 16)
+
+
+@njit_kernel
+def _locate(unit: Any, blocks: Any, row: Any, counters: Any) -> Any:
+    """The first counter words of the signs of sixteen units; a row has ``blocks`` of them."""
+    o, block = row + unit // blocks, unit % blocks
+    for lane in range(LANES):
+        counters[lane] = ((np.uint64(o) << _POSITION_BITS) | np.uint64(block)) & _MASK
+        block += 1
+        if block == blocks:
+            o, block = o + 1, 0
+
+
+@njit_kernel
+def _fill(counters: Any, place: Any, k: Any, key: Any, words: Any, z: Any) -> Any:
+    """Direction k of sixteen units; place: int64 [4], see _place."""
+    step, direction = np.uint64(place[2]), np.uint64(k)
+    second = np.uint64(place[1]) | (np.uint64(place[3]) << _PURPOSE_SHIFT)
+    if place[3] == _GAUSSIAN:
+        _fill_gaussians(counters, second, step, direction, key, z)
+    else:
+        _philox(counters, second, step, direction, key, words)
+        _fill_signs(words, z)
+
+
+@njit_kernel
+def _memory() -> Any:
+    """Scratch for counters, random words and directions of sixteen units."""
+    z = np.empty((LANES, UNIT), np.int8)
+    return np.empty(LANES, np.uint64), np.empty((4, LANES), np.uint32), z
 
 
 @njit_kernel
 def _perturb(
-    state: Any,
-    out: Any,
-    bits: Any,
-    amount: Any,
-    sat: Any,
-    row: Any,
-    tensor: Any,
-    step: Any,
-    k: Any,
-    key: Any,
+    state: Any, out: Any, bits: Any, amounts: Any, sat: Any, place: Any, k: Any, key: Any
 ) -> Any:
     rows, positions = state.shape
-    words = np.empty(4, np.uint64)
+    blocks = (positions + UNIT - 1) // UNIT
+    counters, words, z = _memory()
     half = (1 << bits) >> 1
-    for r in range(rows):
-        for start in range(0, positions, 32):
-            if start & (_BLOCK - 1) == 0:
-                _block_words(row + r, start >> 7, tensor, step, k, key, words)
-            word = words[(start >> 5) & 3]
-            for i in range(start, min(start + 32, positions)):
-                negative = np.int64((word >> np.uint64(i - start)) & _ONE)
-                moved = ((np.int64(state[r, i]) + half) >> bits) + ((amount ^ -negative) + negative)
-                out[r, i] = min(max(moved, sat[0]), sat[1])
+    for group in range(0, rows * blocks, LANES):
+        _locate(group, blocks, place[0], counters)
+        _fill(counters, place, k, key, words, z)
+        for lane in range(min(LANES, rows * blocks - group)):
+            r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
+            amount, signs = amounts[r], z[lane]
+            old = state[r, start : start + UNIT]
+            new = out[r, start : start + UNIT]
+            for i in range(old.shape[0]):
+                moved = ((np.int64(old[i]) + half) >> bits) + amount * signs[i]
+                new[i] = min(max(moved, sat[0]), sat[1])
 
 
 @njit_kernel
-def _add_direction(total: Any, coefficient: Any, words: Any) -> Any:
-    """total[128] += D_k s_k, without a branch: -x is (x ^ -1) + 1."""
-    for w in range(4):
-        word = words[w]
-        for j in range(32):
-            negative = np.int64((word >> np.uint64(j)) & _ONE)
-            total[w * 32 + j] += (coefficient ^ -negative) + negative
+def _add(total: Any, coefficient: Any, z: Any) -> Any:
+    """total[16, 128] += D_k z_k, in the integers of ``total``."""
+    for lane in range(LANES):
+        for i in range(UNIT):
+            total[lane, i] += coefficient * z[lane, i]
 
 
 @njit_kernel
-def _move_masters(masters: Any, total: Any, mult: Any, shift: Any, sat: Any, stats: Any) -> Any:
-    """One block's update; stats: int64 [4], changed, saturated, still, largest |A|."""
+def _add_signs(
+    coefficients: Any, counters: Any, place: Any, key: Any, words: Any, total: Any
+) -> Any:
+    """int32 sums of signs: all positive at first, then -2 D_k where the bit is set."""
+    second, step = (
+        np.uint64(place[1]) | (np.uint64(place[3]) << _PURPOSE_SHIFT),
+        np.uint64(place[2]),
+    )
+    start = np.int64(0)
+    for k in range(coefficients.shape[0]):
+        start += coefficients[k]
+    total[:] = start
+    for k in range(coefficients.shape[0]):
+        _philox(counters, second, step, np.uint64(k), key, words)
+        add_where_set(total.ctypes.data, words.ctypes.data, LANES, LANES, -2 * coefficients[k])
+
+
+@njit_kernel
+def _group_sums(
+    counters: Any, coefficients: Any, place: Any, key: Any, words: Any, z: Any, total: Any
+) -> Any:
+    if total.itemsize == 4 and place[3] != _GAUSSIAN:
+        _add_signs(coefficients, counters, place, key, words, total)
+        return
+    total[:] = 0
+    for k in range(coefficients.shape[0]):
+        _fill(counters, place, k, key, words, z)
+        _add(total, coefficients[k], z)
+
+
+@njit_kernel
+def _move_masters(
+    masters: Any, total: Any, mult: Any, shift: Any, unit: Any, bits: Any, sat: Any, stats: Any
+) -> Any:
+    """One unit's update; stats: int64 [4], changed, saturated, still, largest |A|.
+
+    mult: int32, so that a product of a 32-bit sum is one instruction.
+    """
     half = (np.int64(1) << shift) >> 1
-    low, high = np.int64(sat[0]), np.int64(sat[1])
+    low, high = np.int64(sat[0]) << bits, np.int64(sat[1]) << bits
+    exposed_half = (np.int64(1) << bits) >> 1
+    changed = saturated = still = largest = np.int64(0)
     for i in range(masters.shape[0]):
-        delta = (total[i] * mult + half) >> shift
-        delta = min(max(delta, np.int64(-0x80000000)), np.int64(0x7FFFFFFF))
+        a = np.int64(total[i])
+        delta = (a * np.int64(mult) + half) >> shift
+        delta = min(max(delta, np.int64(-0x80000000)), np.int64(0x7FFFFFFF)) << unit
         old = np.int64(masters[i])
-        new = min(max(old - delta, low * 256), high * 256)
+        new = min(max(old - delta, low), high)
         masters[i] = new
-        code = (new + 128) >> 8
-        stats[0] += code != (old + 128) >> 8
-        stats[1] += (code == low) | (code == high)
-        stats[2] += delta == 0
-        stats[3] = max(stats[3], abs(total[i]))
+        code = (new + exposed_half) >> bits
+        changed += np.int64(code != (old + exposed_half) >> bits)
+        saturated += np.int64((code == sat[0]) | (code == sat[1]))
+        still += np.int64(delta == 0)
+        largest = max(largest, abs(a))
+    stats[0] += changed
+    stats[1] += saturated
+    stats[2] += still
+    stats[3] = max(stats[3], largest)
 
 
 @njit_kernel
 def _residual(
-    masters: Any,
-    coefficients: Any,
-    mult: Any,
-    shift: Any,
-    scale: Any,
-    sat: Any,
-    row: Any,
-    tensor: Any,
-    step: Any,
-    key: Any,
-) -> Any:
+    masters: Any, coefficients: Any, rates: Any, scale: Any, bits: Any, sat: Any, place: Any,
+    key: Any, total: Any,
+) -> Any:  # fmt: skip
+    """rates: mult, shift and log2 unit, int64 [R] each. total: scratch of the width of the sums."""
     rows, positions = masters.shape
-    words = np.empty(4, np.uint64)
-    total = np.empty(_BLOCK, np.int64)
+    blocks = (positions + UNIT - 1) // UNIT
+    counters, words, z = _memory()
     stats = np.zeros(4, np.int64)
     largest = 0.0
-    for r in range(rows):
-        stats[3] = 0
-        for start in range(0, positions, _BLOCK):
-            total[:] = 0
-            for k in range(coefficients.shape[0]):
-                _block_words(row + r, start >> 7, tensor, step, k, key, words)
-                _add_direction(total, coefficients[k], words)
-            block = masters[r, start : start + _BLOCK]
-            _move_masters(block, total, mult[r], shift[r], sat, stats)
-        largest = max(largest, stats[3] * scale[r])
+    for group in range(0, rows * blocks, LANES):
+        _locate(group, blocks, place[0], counters)
+        _group_sums(counters, coefficients, place, key, words, z, total)
+        for lane in range(min(LANES, rows * blocks - group)):
+            r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
+            stats[3] = 0
+            block = masters[r, start : start + UNIT]
+            mult, shift, unit = np.int32(rates[0, r]), rates[1, r], rates[2, r]
+            _move_masters(block, total[lane], mult, shift, unit, bits, sat, stats)
+            largest = max(largest, stats[3] * scale[r])
     return stats[0], stats[1], stats[2], largest
 
 
 @njit_kernel
-def _add_single(g: Any, coefficient: Any, words: Any) -> Any:
-    """g[128] += s_k c_k in float32: the product with a sign is exact."""
-    for w in range(4):
-        word = words[w]
-        for j in range(32):
-            sign = np.float32(1 - 2 * np.int32((word >> np.uint64(j)) & _ONE))
-            g[w * 32 + j] += sign * coefficient
+def _sums(out: Any, coefficients: Any, place: Any, key: Any, total: Any) -> Any:
+    rows, positions = out.shape
+    blocks = (positions + UNIT - 1) // UNIT
+    counters, words, z = _memory()
+    for group in range(0, rows * blocks, LANES):
+        _locate(group, blocks, place[0], counters)
+        _group_sums(counters, coefficients, place, key, words, z, total)
+        for lane in range(min(LANES, rows * blocks - group)):
+            r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
+            part = out[r, start : start + UNIT]
+            for i in range(part.shape[0]):
+                part[i] = total[lane, i]
 
 
 @njit_kernel
-def _round_to_half(values: Any) -> Any:
-    """Round float32 [128] to the nearest float16 values, ties to even; below 65520 only."""
-    bits = values.view(np.uint32)
-    for i in range(_BLOCK):
-        x = values[i]
+def _add_half(g: Any, coefficient: Any, z: Any) -> Any:
+    """g[128] = fp16(g + z c_k), values of float16 in float32; below 65520 only."""
+    bits = g.view(np.uint32)
+    for i in range(UNIT):
+        x = g[i] + np.float32(z[i]) * coefficient
+        g[i] = x
         tiny = (x + _SUBNORMAL_MAGIC) - _SUBNORMAL_MAGIC
         odd = (bits[i] >> _LOW_BIT) & np.uint32(1)
         bits[i] = np.uint32(bits[i] + _ROUND_DOWN_BIAS + odd) & _KEEP
-        values[i] = tiny if abs(x) < _SUBNORMAL_BELOW else values[i]
+        g[i] = tiny if abs(x) < _SUBNORMAL_BELOW else g[i]
 
 
 @njit_kernel
-def _move_codes(codes: Any, g: Any, eta: Any, sat: Any, stats: Any) -> Any:
-    """One block's update; stats: int64 [3]; returns the largest move in LSB."""
-    largest = np.float32(0)
-    low, high = np.float32(sat[0]), np.float32(sat[1])
-    for i in range(codes.shape[0]):
-        move = np.float32(eta * g[i])
-        old = np.float32(codes[i])
-        wanted = np.rint(np.float32(old - move))
-        new = min(max(wanted, low), high)
-        codes[i] = np.int8(new)
-        stats[0] += new != old
-        stats[1] += (new == low) | (new == high)
-        stats[2] += wanted == old
-        largest = max(largest, abs(move))
-    return largest
+def _half_sums(out: Any, coefficients: Any, place: Any, key: Any) -> Any:
+    rows, positions = out.shape
+    blocks = (positions + UNIT - 1) // UNIT
+    counters, words, z = _memory()
+    g = np.empty((LANES, UNIT), np.float32)
+    for group in range(0, rows * blocks, LANES):
+        _locate(group, blocks, place[0], counters)
+        g[:] = 0
+        for k in range(coefficients.shape[0]):
+            _fill(counters, place, k, key, words, z)
+            for lane in range(LANES):
+                _add_half(g[lane], coefficients[k], z[lane])
+        for lane in range(min(LANES, rows * blocks - group)):
+            r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
+            part = out[r, start : start + UNIT]
+            part[:] = g[lane, : part.shape[0]]
 
 
 @njit_kernel
-def _faithful(
-    codes: Any, coefficients: Any, eta: Any, sat: Any, row: Any, tensor: Any, step: Any, key: Any
+def _halve_if_full(acc: Any, exponent: Any, limit: Any) -> Any:
+    """One block's accumulator after an addition; returns its exponent."""
+    largest = np.int64(0)
+    for i in range(acc.shape[0]):
+        largest = max(largest, abs(np.int64(acc[i])))
+    if largest < limit:
+        return exponent
+    for i in range(acc.shape[0]):
+        acc[i] = (np.int64(acc[i]) + 1) >> 1
+    return exponent + 1
+
+
+@njit_kernel
+def _block_sums(
+    out: Any, coefficients: Any, start: Any, limit: Any, place: Any, key: Any, acc: Any
 ) -> Any:
-    rows, positions = codes.shape
-    words = np.empty(4, np.uint64)
-    g = np.empty(_BLOCK, np.float32)
-    stats = np.zeros(3, np.int64)
-    largest = np.float32(0)
-    for r in range(rows):
-        for start in range(0, positions, _BLOCK):
-            g[:] = 0
-            for k in range(coefficients.shape[0]):
-                _block_words(row + r, start >> 7, tensor, step, k, key, words)
-                _add_single(g, coefficients[k], words)
-                _round_to_half(g)
-            block = codes[r, start : start + _BLOCK]
-            largest = max(largest, _move_codes(block, g, eta, sat, stats))
-    return stats[0], stats[1], stats[2], float(largest)
+    """acc: scratch [16, 128] of the accumulator's type; blocks of 256 are two lanes."""
+    rows, positions = out.shape
+    blocks = (positions + 2 * UNIT - 1) // (2 * UNIT) * 2
+    counters, words, z = _memory()
+    exponents = np.empty(LANES // 2, np.int64)
+    pairs = acc.reshape((LANES // 2, 2 * UNIT))
+    for group in range(0, rows * blocks, LANES):
+        _locate(group, blocks, place[0], counters)
+        acc[:] = 0
+        exponents[:] = start
+        count = min(LANES, rows * blocks - group) // 2
+        for k in range(coefficients.shape[0]):
+            _fill(counters, place, k, key, words, z)
+            signs = z.reshape((LANES // 2, 2 * UNIT))
+            for b in range(count):
+                first = (group + 2 * b) % blocks * UNIT
+                size = min(2 * UNIT, positions - first)
+                e = exponents[b]
+                half = (np.int64(1) << e) >> 1
+                for i in range(size):
+                    pairs[b, i] += (signs[b, i] * coefficients[k] + half) >> e
+                exponents[b] = _halve_if_full(pairs[b, :size], e, limit)
+        for b in range(count):
+            r, first = (group + 2 * b) // blocks, (group + 2 * b) % blocks * UNIT
+            part = out[r, first : first + 2 * UNIT]
+            for i in range(part.shape[0]):
+                part[i] = np.int64(pairs[b, i]) << exponents[b]
 
 
-def _key(where: Where) -> tuple[np.uint64, np.uint64]:
-    return np.uint64(where.key[0]), np.uint64(where.key[1])
+def _place(where: Where) -> tuple[npt.NDArray[np.int64], tuple[np.uint64, np.uint64]]:
+    place = np.array([where.row, where.tensor, where.step, where.purpose], np.int64)
+    return place, (np.uint64(where.key[0]), np.uint64(where.key[1]))
+
+
+def _narrowed(
+    coefficients: npt.NDArray[np.int64], largest: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Coefficients, and scratch of 32 bits where no sum can leave them, else of 64.
+
+    largest: largest |z|.
+    """
+    fits = sum(abs(int(d)) for d in coefficients) * largest < 1 << 31
+    kind = np.int32 if fits else np.int64
+    return coefficients, np.empty((LANES, UNIT), kind)
+
+
+def _largest(where: Where) -> int:
+    return 16 if where.purpose == Purpose.GAUSSIAN else 1
 
 
 def perturb(
     state: npt.NDArray[Any],
-    out: npt.NDArray[np.int8],
-    fraction_bits: int,
-    amount: int,
+    out: npt.NDArray[Any],
+    amounts: npt.NDArray[np.int64],
     sat: tuple[int, int],
     where: Where,
     k: int,
 ) -> None:
     """See npusim.zo.reference.perturb."""
-    row, tensor, step, _ = where
-    _perturb(state, out, fraction_bits, amount, sat, row, tensor, step, k, _key(where))
+    place, key = _place(where)
+    _perturb(state, out, fraction_bits(state.dtype), amounts, sat, place, k, key)
 
 
 def residual(
-    masters: npt.NDArray[np.int16],
+    masters: npt.NDArray[Any],
     coefficients: npt.NDArray[np.int64],
-    mult: npt.NDArray[np.int64],
-    shift: npt.NDArray[np.int64],
+    rates: npt.NDArray[np.int64],
     scale: npt.NDArray[np.float64],
     sat: tuple[int, int],
     where: Where,
 ) -> BlockStats:
     """See npusim.zo.reference.residual."""
-    row, tensor, step, _ = where
-    return BlockStats(
-        *_residual(masters, coefficients, mult, shift, scale, sat, row, tensor, step, _key(where))
-    )
+    place, key = _place(where)
+    narrow, total = _narrowed(coefficients, _largest(where))
+    bits = fraction_bits(masters.dtype)
+    return BlockStats(*_residual(masters, narrow, rates, scale, bits, sat, place, key, total))
 
 
-def faithful(
-    codes: npt.NDArray[np.int8],
-    coefficients: npt.NDArray[np.float32],
-    eta: np.float32,
-    sat: tuple[int, int],
+def sums(
+    shape: tuple[int, int], coefficients: npt.NDArray[np.int64], where: Where
+) -> npt.NDArray[np.int64]:
+    """See npusim.zo.reference.sums."""
+    place, key = _place(where)
+    narrow, total = _narrowed(coefficients, _largest(where))
+    out = np.empty(shape, np.int64)
+    _sums(out, narrow, place, key, total)
+    return out
+
+
+def half_sums(
+    shape: tuple[int, int], coefficients: npt.NDArray[np.float32], where: Where
+) -> npt.NDArray[np.float32]:
+    """See npusim.zo.reference.half_sums."""
+    place, key = _place(where)
+    out = np.empty(shape, np.float32)
+    _half_sums(out, coefficients, place, key)
+    return out
+
+
+def block_sums(
+    shape: tuple[int, int],
+    coefficients: npt.NDArray[np.int64],
+    bits: int,
+    start: int,
     where: Where,
-) -> BlockStats:
-    """See npusim.zo.reference.faithful."""
-    row, tensor, step, _ = where
-    return BlockStats(
-        *_faithful(codes, coefficients, np.float32(eta), sat, row, tensor, step, _key(where))
-    )
+) -> npt.NDArray[np.int64]:
+    """See npusim.zo.reference.block_sums."""
+    place, key = _place(where)
+    out = np.empty(shape, np.int64)
+    kind = np.int16 if bits == 16 else np.int8
+    limit = 1 << (bits - 2)
+    _block_sums(out, coefficients, start, limit, place, key, np.empty((LANES, UNIT), kind))
+    return out

@@ -6,7 +6,7 @@ free lane, so that neither losses nor weights depend on which thread did what.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,12 +18,14 @@ import numpy.typing as npt
 
 from npusim.program import AnyWorker
 from npusim.weights import WeightStore
+from npusim.zo.directions import layer_of
 from npusim.zo.estimator import Evaluation
-from npusim.zo.loss import IntegerCrossEntropy
+from npusim.zo.loss import IntegerCrossEntropy, Loss
+from npusim.zo.masks import blocked
 from npusim.zo.network import Labelled, TrainedNetwork
 from npusim.zo.reference import Where, exposed
-from npusim.zo.rng import Key
-from npusim.zo.tensors import Trained
+from npusim.zo.rng import Key, Purpose
+from npusim.zo.tensors import Trained, flat
 from npusim.zo.updates import Kernels
 
 T = TypeVar("T")
@@ -32,50 +34,72 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where a forward pass stands: step and key of the random numbers, mu, kind of weights."""
+    """Where a forward pass stands.
+
+    step, key, purpose: of the random numbers. gate: see npusim.zo.masks.blocked.
+    layers: LayerQ's, one of which a direction perturbs; () where it perturbs all.
+    """
 
     step: int
     key: Key
-    mu: int
-    fraction_bits: int
+    purpose: Purpose = Purpose.SIGNS
+    gate: bool = False
+    layers: tuple[str, ...] = ()
+
+    def layer(self, k: int) -> str | None:
+        """The only layer that direction k perturbs, or None."""
+        if not self.layers:
+            return None
+        return self.layers[layer_of(len(self.layers), self.step, k, self.key)]
 
 
 @dataclass(frozen=True)
 class Lane:
-    """What one thread needs. chunk: images of one forward call at most."""
+    """What one thread needs. chunk: images of one forward call at most.
+
+    scratch: for the codes of the largest tensor of a dtype. loss: of steps; evaluations always
+    use ``integer_loss``.
+    """
 
     worker: AnyWorker
-    scratch: npt.NDArray[np.int8]
+    scratch: Mapping[type, npt.NDArray[Any]]
     tensors: tuple[Trained, ...]
     kernels: Kernels
-    loss: IntegerCrossEntropy
+    loss: Loss
+    integer_loss: IntegerCrossEntropy
     chunk: int
 
     def perturb(
         self, weights: Sequence[npt.NDArray[Any]], evaluation: Evaluation, point: Point
     ) -> None:
         """Give the worker sat(w + side * mu * z_k), built from the stored weights."""
-        amount = evaluation.side * point.mu
+        layer = point.layer(evaluation.k)
         for tensor, state in zip(self.tensors, weights, strict=True):
-            out = self.scratch[: tensor.size].reshape(tensor.shape)
-            where = Where(0, tensor.id, point.step, point.key)
-            bits = point.fraction_bits
-            self.kernels.perturb(state, out, bits, amount, tensor.sat, where, evaluation.k)
-            self.worker.set_weight(tensor.name, out)
+            if evaluation.side == 0 or layer not in (None, tensor.node):
+                self.worker.set_weight(tensor.name, flat(tensor, exposed(state)))
+                continue
+            out = self.scratch[tensor.code_type][: tensor.size].reshape(tensor.shape)
+            where = Where(0, tensor.id, point.step, point.key, point.purpose)
+            amounts = np.int64(evaluation.side * tensor.mu) << tensor.unit_bits
+            self.kernels.perturb(state, out, amounts, tensor.sat, where, evaluation.k)
+            still = blocked(tensor, slice(None), state, point.gate)
+            if still is not None:
+                out[still] = exposed(state)[still]
+            self.worker.set_weight(tensor.name, flat(tensor, out))
 
-    def expose(self, weights: Sequence[npt.NDArray[Any]], fraction_bits: int) -> None:
+    def expose(self, weights: Sequence[npt.NDArray[Any]]) -> None:
         """Give the worker the weights as they are."""
         for tensor, state in zip(self.tensors, weights, strict=True):
-            self.worker.set_weight(tensor.name, exposed(state, fraction_bits))
+            self.worker.set_weight(tensor.name, flat(tensor, exposed(state)))
 
-    def measure(self, data: Labelled) -> tuple[int, int]:
-        """(sum of the Q16 losses, correct answers) over the images, whatever the chunk."""
+    def measure(self, data: Labelled, loss: Loss) -> tuple[int, int]:
+        """(sum of the losses, correct answers) over the images, whatever the chunk."""
         loss_sum = correct = 0
         for start in range(0, len(data), self.chunk):
             labels = data.labels[start : start + self.chunk]
             (logits,) = self.worker.forward((data.codes[start : start + self.chunk],))
             scores = logits.reshape(len(labels), -1)
-            loss_sum += int(self.loss(scores, labels).sum())
+            loss_sum += int(loss(scores, labels).sum())
             correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
         return loss_sum, correct
 
@@ -107,7 +131,7 @@ class Lanes:
     Args:
         network: whose core is run. store: all weights of the network.
         tensors: the trained ones. kernels: see npusim.zo.updates.Kernels.
-        threads: the pool. chunk: images of one forward call at most.
+        threads: the pool. chunk: images of one forward call at most. loss: of steps.
     """
 
     def __init__(
@@ -118,14 +142,15 @@ class Lanes:
         store: WeightStore,
         threads: Threads,
         chunk: int,
+        loss: Loss | None = None,
     ) -> None:
         self._free: SimpleQueue[Lane] = SimpleQueue()
-        largest = max(t.size for t in tensors)
+        step_loss = loss or network.loss
         for _ in range(threads.count):
             worker = network.core.worker(chunk)
             worker.load(_part_of(store, network.core.weights))
-            scratch = np.empty(largest, np.int8)
-            self._free.put(Lane(worker, scratch, tensors, kernels, network.loss, chunk))
+            lane = Lane(worker, _scratch(tensors), tensors, kernels, step_loss, network.loss, chunk)
+            self._free.put(lane)
         self.threads = threads
 
     def losses(
@@ -135,26 +160,25 @@ class Lanes:
         batch: Labelled,
         point: Point,
     ) -> npt.NDArray[np.int64]:
-        """The batch sum of the Q16 losses of every evaluation, int64, in their order."""
+        """The batch sum of the losses of every evaluation, int64, in their order."""
 
         def one(evaluation: Evaluation) -> int:
             with self._lane() as lane:
                 lane.perturb(weights, evaluation, point)
-                return lane.measure(batch)[0]
+                return lane.measure(batch, lane.loss)[0]
 
         return np.array(self.threads.map(one, evaluations), np.int64)
 
-    def evaluate(
-        self, weights: Sequence[npt.NDArray[Any]], fraction_bits: int, data: Labelled
-    ) -> tuple[int, int]:
+    def evaluate(self, weights: Sequence[npt.NDArray[Any]], data: Labelled) -> tuple[int, int]:
         """(sum of the Q16 losses, correct answers) at the unperturbed weights."""
         share = -(-len(data) // self.threads.count)
         bounds = [slice(i, i + share) for i in range(0, len(data), share)]
 
         def one(bound: slice) -> tuple[int, int]:
             with self._lane() as lane:
-                lane.expose(weights, fraction_bits)
-                return lane.measure(Labelled(data.codes[bound], data.labels[bound]))
+                lane.expose(weights)
+                part = Labelled(data.codes[bound], data.labels[bound])
+                return lane.measure(part, lane.integer_loss)
 
         parts = self.threads.map(one, bounds)
         return sum(p[0] for p in parts), sum(p[1] for p in parts)
@@ -166,6 +190,14 @@ class Lanes:
             yield lane
         finally:
             self._free.put(lane)
+
+
+def _scratch(tensors: tuple[Trained, ...]) -> dict[type, npt.NDArray[Any]]:
+    """Room for the largest tensor of each type of codes."""
+    return {
+        kind: np.empty(max((t.size for t in tensors if t.code_type is kind), default=0), kind)
+        for kind in (np.int8, np.int32)
+    }
 
 
 def _part_of(store: WeightStore, part: WeightStore) -> WeightStore:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 
 from npusim.errors import CheckpointError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class LogWriter:

@@ -84,14 +84,12 @@ class Run:
 
     def weights(self) -> WeightStore:
         """All weights of the network as exposed now."""
-        bits = self.trainer.algorithm.update.fraction_bits
-        codes = [exposed(w, bits) for w in self.state.weights]
+        codes = [exposed(w) for w in self.state.weights]
         return exposed_store(self.store, self.trainer.tensors, codes)
 
     def evaluate(self, data: Labelled) -> Score:
         """The unperturbed network on labelled images."""
-        bits = self.trainer.algorithm.update.fraction_bits
-        loss_sum, correct = self.trainer.lanes.evaluate(self.state.weights, bits, data)
+        loss_sum, correct = self.trainer.lanes.evaluate(self.state.weights, data)
         return Score(correct, len(data), loss_sum / len(data) / 65536)
 
     def checkpoint(self) -> None:
@@ -136,8 +134,8 @@ def _finished(run: Run, limits: Limits) -> bool:
     if limits.steps is not None and run.state.step >= limits.steps:
         return True
     algorithm = run.trainer.algorithm
-    q = algorithm.scheduler.qs[algorithm.scheduler.choice(run.state.scheduler).q_index]
-    after = run.state.forwards + algorithm.forwards(q)
+    most = algorithm.scheduler.most(run.state.scheduler)
+    after = run.state.forwards + algorithm.forwards(most)
     return limits.forwards is not None and after > limits.forwards
 
 
@@ -191,10 +189,11 @@ def _freeze_warnings(run: Run, stepped: Stepped) -> tuple[str, ...]:
     """At a window's end: layers whose weights hardly moved in it, each reported once."""
     if stepped.window_loss is None:
         return ()
-    state, update = run.state, run.trainer.algorithm.update
+    state = run.state
     texts = []
     for i, tensor in enumerate(run.trainer.tensors):
         moves = tensor.size * state.still_steps
+        update = run.trainer.algorithm.update_of(tensor)
         if update.frozen(int(state.still[i]), moves) and not state.warned[i]:
             state.warned[i] = True
             share = int(state.still[i]) / moves
@@ -225,10 +224,19 @@ def make_header(
         "settings": algorithm.settings.to_json(),
         "direction": algorithm.direction.name,
         "estimator": algorithm.estimator.name,
-        "fraction_bits": algorithm.update.fraction_bits,
+        "loss_bits": trainer.loss_bits,
         "q": list(algorithm.scheduler.qs),
         "tensors": [
-            {"id": t.id, "name": t.name, "node": t.node, "shape": list(t.shape), "sat": list(t.sat)}
+            {
+                "id": t.id,
+                "name": t.name,
+                "node": t.node,
+                "kind": t.kind,
+                "shape": list(t.shape),
+                "sat": list(t.sat),
+                "mu": t.mu,
+                "unit_bits": t.unit_bits.tolist() if t.kind == "bias" else 0,
+            }
             for t in trainer.tensors
         ],
         "table": trainer.table,

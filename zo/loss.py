@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -57,6 +58,7 @@ class IntegerCrossEntropy:
     slope: int
     exps: Int64
     logs: Int64
+    fraction_bits: ClassVar[int] = FRACTION_BITS
 
     @classmethod
     def for_scale(cls, scale: float, where: str = "") -> IntegerCrossEntropy:
@@ -111,6 +113,33 @@ class IntegerCrossEntropy:
         """A bound on one sample's loss, Q16 bits."""
         spread = int(self.distance_q16(np.array([255], np.int64))[0])
         return spread + math.ceil(math.log2(classes) * ONE_BIT) + 1
+
+
+@dataclass(frozen=True)
+class FloatCrossEntropy:
+    """The same loss in float64, for comparison: rounded to 2^-32 bit, so that sums are exact.
+
+    scale: real size of a code of the logits.
+    """
+
+    scale: float
+    fraction_bits: ClassVar[int] = 32
+
+    def __call__(self, logits: npt.ArrayLike, labels: npt.ArrayLike) -> Int64:
+        """As IntegerCrossEntropy, in units of 2^-32 bit."""
+        x = np.asarray(logits).astype(np.float64) * (self.scale * math.log2(math.e))
+        x -= x.max(axis=1, keepdims=True)
+        own = np.take_along_axis(x, np.asarray(labels, np.int64)[:, None], axis=1)[:, 0]
+        bits = np.log2(np.exp2(x).sum(axis=1)) - own
+        return np.rint(np.ldexp(bits, self.fraction_bits)).astype(np.int64)
+
+    def largest(self, classes: int) -> int:
+        """A bound on one sample's loss, 2^-32 bits."""
+        spread = 255 * self.scale * math.log2(math.e) + math.log2(classes)
+        return math.ceil(math.ldexp(spread, self.fraction_bits)) + 1
+
+
+Loss = IntegerCrossEntropy | FloatCrossEntropy
 
 
 def check_labels(labels: npt.NDArray[np.int64], classes: int, where: str) -> None:

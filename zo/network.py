@@ -11,7 +11,7 @@ import numpy.typing as npt
 from npusim.errors import BadQuantization, BadShape
 from npusim.ir import Graph, Node
 from npusim.program import Program, compile_graph
-from npusim.zo.loss import IntegerCrossEntropy
+from npusim.zo.loss import FloatCrossEntropy, IntegerCrossEntropy, Loss
 
 _CODE_TYPES = ("int8", "uint8")
 
@@ -40,14 +40,19 @@ class TrainedNetwork:
     program: the whole network, as ``npusim run`` runs it.
     encoder: from the file's input to the quantized one; None where the input is codes already.
     core: from quantized input to logits; same lowering as ``program``.
-    loss: on the codes of the logits. classes: how many there are.
+    loss: on the codes of the logits. scale: their real size. classes: how many there are.
     """
 
     program: Program
     encoder: Program | None
     core: Program
     loss: IntegerCrossEntropy
+    scale: float
     classes: int
+
+    def loss_of(self, kind: str) -> Loss:
+        """The integer loss, or the float one for comparison."""
+        return FloatCrossEntropy(self.scale) if kind == "float" else self.loss
 
     def encode(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Codes of the quantized input for images in the model's own input dtype."""
@@ -88,7 +93,7 @@ def cut_network(program: Program) -> TrainedNetwork:
     )
     scale, _ = value.qparams.scalar()
     loss = IntegerCrossEntropy.for_scale(float(scale), where=logits)
-    return TrainedNetwork(program, _encoder(program, source), core, loss, classes)
+    return TrainedNetwork(program, _encoder(program, source), core, loss, float(scale), classes)
 
 
 def _encoder(program: Program, source: str) -> Program | None:

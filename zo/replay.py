@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from npusim.errors import CheckpointError
 from npusim.ir import Graph
 from npusim.weights import WeightStore
-from npusim.zo.algorithm import Settings, compose
+from npusim.zo.algorithm import compose, trained_tensors
 from npusim.zo.lanes import Threads
 from npusim.zo.log import read_log
 from npusim.zo.reference import exposed
-from npusim.zo.state import initial_state
+from npusim.zo.settings import Settings
+from npusim.zo.state import Done, initial_state
 from npusim.zo.step import apply_update
-from npusim.zo.tensors import exposed_store, select_trained
+from npusim.zo.tensors import exposed_store
 from npusim.zo.updates import Kernels
 
 
@@ -55,29 +54,25 @@ def replay_log(
             hint="Give the model file that the run started from.",
         )
     algorithm = compose(Settings.from_json(header["settings"]))
-    tensors = select_trained(
-        graph, store, algorithm.settings.train_layers, algorithm.direction.purpose
-    )
-    state = initial_state(algorithm.update, algorithm.scheduler, tensors, store)
+    tensors = trained_tensors(algorithm, graph, store)
+    state = initial_state(algorithm, tensors, store)
 
     def rebuilt() -> WeightStore:
-        bits = algorithm.update.fraction_bits
-        return exposed_store(store, tensors, [exposed(w, bits) for w in state.weights])
+        return exposed_store(store, tensors, [exposed(w) for w in state.weights])
 
     steps, compared, mismatch = 0, 0, None
     for record in records:
         if record["type"] == "step":
-            plans = header["table"][record["q_index"]][record["lr_index"]]
-            coefficients = np.array(record["d"], np.int64)
+            done = Done(record["step"], record["q_index"], record["lr_index"], tuple(record["d"]))
+            state.history = (*state.history, done)[-algorithm.update.history :]
             apply_update(
                 threads,
                 kernels,
                 algorithm,
                 tensors,
                 state.weights,
-                coefficients,
-                plans,
-                record["step"],
+                state.history,
+                header["table"],
             )
             steps = record["step"] + 1
         if "crc" in record:

@@ -33,16 +33,21 @@ MAX_TENSORS = 1 << 16
 
 
 class Purpose(IntEnum):
-    """What a random number is for; stands above the tensor's id in the counter."""
+    """What a random number is for; stands above the tensor's id in the counter.
+
+    MASK draws a sparse mask as DITHER draws dither; LAYER chooses a direction's layer (LayerQ).
+    """
 
     SIGNS = 0
     DITHER = 1
     BATCH_ORDER = 2
     GAUSSIAN = 3
+    MASK = 4
+    LAYER = 5
 
 
 #: log2 of how many consecutive weights one counter serves.
-BLOCK_BITS = {Purpose.SIGNS: 7, Purpose.DITHER: 3, Purpose.GAUSSIAN: 2}
+BLOCK_BITS = {Purpose.SIGNS: 7, Purpose.DITHER: 3, Purpose.GAUSSIAN: 2, Purpose.MASK: 3}
 
 #: The epoch number that stands for "split into training and validation", which no epoch reaches.
 SPLIT_EPOCH = MASK32
@@ -146,6 +151,52 @@ def signs(
     lanes = np.stack(words, axis=-1)[..., None] >> np.arange(32, dtype=np.uint32)
     bits = (lanes & np.uint32(1)).reshape(len(rows), blocks * 128)[:, :positions]
     return 1 - 2 * bits.astype(np.int64)
+
+
+def gaussians(
+    rows: range, positions: int, tensor: int, step: int, k: int, key: Key
+) -> npt.NDArray[np.int64]:
+    """Integer Gaussians, popcount(32 bits) - 16: mean 0, variance 8, -16..16.
+
+    Returns:
+        int64 [len(rows), positions].
+    """
+    words = _row_words(Purpose.GAUSSIAN, rows, positions, tensor, step, k, key)
+    counts = np.zeros(words.shape, np.int64)
+    for bit in range(32):
+        counts += (words >> np.uint32(bit)) & np.uint32(1)
+    return counts.reshape(len(rows), -1)[:, :positions] - 16
+
+
+def directions(
+    purpose: Purpose, rows: range, positions: int, tensor: int, step: int, k: int, key: Key
+) -> npt.NDArray[np.int64]:
+    """``signs`` or ``gaussians``, as the purpose says."""
+    draw = gaussians if purpose == Purpose.GAUSSIAN else signs
+    return draw(rows, positions, tensor, step, k, key)
+
+
+def halves(
+    purpose: Purpose, rows: range, positions: int, tensor: int, step: int, key: Key
+) -> npt.NDArray[np.int64]:
+    """Sixteen random bits a weight, for purposes DITHER and MASK.
+
+    Returns:
+        int64 [len(rows), positions], 0..65535; an even position has the word's low half.
+    """
+    words = _row_words(purpose, rows, positions, tensor, step, 0, key)
+    pairs = np.stack([words & np.uint32(0xFFFF), words >> np.uint32(16)], axis=-1)
+    return pairs.reshape(len(rows), -1)[:, :positions].astype(np.int64)
+
+
+def _row_words(
+    purpose: Purpose, rows: range, positions: int, tensor: int, step: int, k: int, key: Key
+) -> U32:
+    """All four words of every counter that serves the rows: uint32 [rows, counters, 4]."""
+    o = np.arange(rows.start, rows.stop, dtype=np.int64)[:, None]
+    block = np.arange(-(-positions >> BLOCK_BITS[purpose]), dtype=np.int64)[None, :]
+    counter = (o << POSITION_BITS | block, tensor | purpose << 16, step, k)
+    return np.stack(philox4x32(counter, key), axis=-1)
 
 
 def batch_order(samples: int, epoch: int, key: Key) -> npt.NDArray[np.int64]:

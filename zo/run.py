@@ -17,9 +17,10 @@ from npusim.numerics.lowered import lowering_from_json, lowering_to_json
 from npusim.program import Program
 from npusim.weights import WeightStore
 from npusim.zo import reference
-from npusim.zo.algorithm import Settings, compose
+from npusim.zo.algorithm import compose, trained_tensors
 from npusim.zo.checkpoint import Checkpoint, load_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
+from npusim.zo.explain import explain
 from npusim.zo.lanes import Lanes, Threads
 from npusim.zo.log import LogWriter
 from npusim.zo.loop import (
@@ -35,10 +36,10 @@ from npusim.zo.loop import (
 )
 from npusim.zo.network import Labelled, TrainedNetwork, cut_network
 from npusim.zo.replay import Replayed, replay_log
+from npusim.zo.settings import Settings, preset
 from npusim.zo.state import initial_state
 from npusim.zo.step import Trainer
 from npusim.zo.stop import StopRequest
-from npusim.zo.tensors import select_trained
 
 TRAINED_NAME = "trained.onnx"
 MOST_IMAGES_A_CALL = 64
@@ -50,7 +51,7 @@ class TrainRequest:
 
     model: the ONNX file. out: the folder for log, checkpoint and result.
     settings, data: fields of Settings and DataSpec that the user gave; the others come from the
-        checkpoint of a resumed run, or are the defaults.
+        checkpoint of a resumed run, or are the preset's, or the defaults.
     profile, lowering: see npusim.lowering.compile_chosen; a resumed run keeps its own.
     resume: go on from the checkpoint in ``out``. overwrite: replace a run that is there.
     """
@@ -58,6 +59,7 @@ class TrainRequest:
     model: Path
     out: Path
     settings: Mapping[str, Any] = field(default_factory=dict)
+    preset: str | None = None
     data: Mapping[str, Any] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     profile: str | None = None
@@ -107,9 +109,7 @@ def train(
     network = cut_network(program)
     algorithm.check(network)
     kernels = kernel_module(request.engine)
-    tensors = select_trained(
-        program.graph, program.weights, settings.train_layers, algorithm.direction.purpose
-    )
+    tensors = trained_tensors(algorithm, program.graph, program.weights)
     splits = open_splits(spec, program.graph, settings.seed)
     for sentence in (note, *splits.notes):
         if sentence:
@@ -125,9 +125,12 @@ def train(
         )
     with Threads(request.threads) as threads:
         chunk = min(max(settings.batch, 16), MOST_IMAGES_A_CALL)
-        lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk)
+        loss = network.loss_of(settings.loss)
+        lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk, loss)
+        validation = encode_inputs(splits.validation, network)
+        table = algorithm.table(tensors, loss.fraction_bits)
         trainer = Trainer(
-            algorithm, tensors, algorithm.table(len(tensors)), kernels, lanes, training
+            algorithm, tensors, table, kernels, lanes, training, validation, loss.fraction_bits
         )
         session = _Session(request, program, network, splits, trainer, spec)
         return session.run(old, watch, tell)
@@ -165,7 +168,7 @@ class _Session:
     def run(
         self, old: Checkpoint | None, watch: Watcher, tell: Callable[[str], None]
     ) -> TrainResult:
-        validation = encode_inputs(self.splits.validation, self.network)
+        validation = self.trainer.validation
         unshifted = self.splits.clean
         clean = encode_inputs(unshifted, self.network) if unshifted is not None else None
         header = self._header(validation)
@@ -206,8 +209,7 @@ class _Session:
         """
         store, trainer, out = self.program.weights, self.trainer, self.request.out
         if old is None:
-            algorithm = trainer.algorithm
-            state = initial_state(algorithm.update, algorithm.scheduler, trainer.tensors, store)
+            state = initial_state(trainer.algorithm, trainer.tensors, store)
             return Run(trainer, store, state, validation, header, log, out)
         run = Run(trainer, store, old.state, validation, old.header, log, out, old.run)
         if run.weights().crc() != old.weights_crc:
@@ -257,6 +259,19 @@ class _Session:
         return export(program.graph, store, path, metadata).message
 
 
+def chosen_settings(request: TrainRequest) -> Settings:
+    """The user's settings over those of the preset over the defaults.
+
+    Schedules that need the length of the run take the limit of image-forwards.
+    """
+    given = {**preset(request.preset), **request.settings}
+    settings = dataclasses.replace(Settings(), **given)
+    runs_out = settings.lr_schedule in ("cosine", "linear") or settings.q.startswith("ramp")
+    if settings.horizon is None and runs_out:
+        return dataclasses.replace(settings, horizon=request.limits.forwards)
+    return settings
+
+
 def _compile(
     request: TrainRequest, profile: str | None, old: Checkpoint | None
 ) -> tuple[Program, str]:
@@ -278,11 +293,11 @@ def _resolve(
     Raises UsageError where the user asks a resumed run for another value than it began with.
     """
     if old is None:
-        settings = dataclasses.replace(Settings(), **request.settings)
-        return settings, dataclasses.replace(DataSpec(), **request.data), request.profile
+        spec = dataclasses.replace(DataSpec(), **request.data)
+        return chosen_settings(request), spec, request.profile
     settings = Settings.from_json(old.header["settings"])
     spec = DataSpec.from_json(old.run["data"])
-    given = {**request.settings, **request.data}
+    given = {**preset(request.preset), **request.settings, **request.data}
     kept = {**settings.to_json(), **spec.to_json()}
     if request.profile is not None:
         given["profile"], kept["profile"] = request.profile, old.header["profile"]
@@ -345,3 +360,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
+
+
+def explain_request(request: TrainRequest) -> list[str]:
+    """What ``train`` would do, in words; needs the model, but neither data nor a folder.
+
+    Raises the errors of ``compose`` and ``trained_tensors``.
+    """
+    algorithm = compose(chosen_settings(request))
+    program, _ = compile_chosen(npusim.load(request.model), request.profile, request.engine)
+    tensors = trained_tensors(algorithm, program.graph, program.weights)
+    sources = dict.fromkeys(preset(request.preset), f"preset {request.preset}")
+    sources |= dict.fromkeys(request.settings, "given")
+    if algorithm.settings.horizon is not None:
+        sources.setdefault("horizon", "--max-forwards")
+    return list(explain(algorithm, tensors, sources))

@@ -1,41 +1,30 @@
 """How a step's coefficients move the weights: one frozen value a mode, state kept outside.
 
-The state of a tensor is one array [O, P]: int8 codes, or int16 masters whose low 8 bits are a
-fraction of an LSB. ``fraction_bits`` tells which, and how codes are exposed from it.
+The state of a tensor is one array [O, P] whose dtype says what it holds (reference.FRACTION_BITS):
+int8 codes, or masters whose low bits are a fraction of an LSB. Biases are int64 masters in every
+mode that has no rule of its own for them: they always keep what rounding leaves over.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from npusim.errors import NumericsError, UsageError
-from npusim.zo.estimator import TwoSided
-from npusim.zo.reference import BlockStats, Where
+from npusim.errors import NumericsError
+from npusim.zo.rates import LN2, StepSize, per_row, rate_plan
+from npusim.zo.reference import BlockStats, Where, exposed, fraction_bits, statistics
+from npusim.zo.rng import Purpose, halves
+from npusim.zo.tensors import Trained
 
-LN2 = math.log(2.0)
 HALF_MAX = 65504.0  # largest float16
-MULT_BITS = 15
-MAX_SHIFT = 62
-Q16 = 65536
+DITHER_BITS = 16
+MAX_ETA = 2.0**30
 
-
-class StepSize(NamedTuple):
-    """What the size of one step's move depends on.
-
-    eta: learning rate of the step, LSB^2 per nat: w -= eta / q * sum_k dL_k / (2 mu) s_k.
-    """
-
-    q: int
-    batch: int
-    mu: int
-    eta: float
+Int64 = npt.NDArray[np.int64]
 
 
 class Kernels(Protocol):
@@ -43,88 +32,80 @@ class Kernels(Protocol):
 
     def residual(
         self,
-        masters: npt.NDArray[np.int16],
-        coefficients: npt.NDArray[np.int64],
-        mult: npt.NDArray[np.int64],
-        shift: npt.NDArray[np.int64],
+        masters: npt.NDArray[Any],
+        coefficients: Int64,
+        rates: Int64,
         scale: npt.NDArray[np.float64],
         sat: tuple[int, int],
         where: Where,
     ) -> BlockStats: ...
 
-    def faithful(
-        self,
-        codes: npt.NDArray[np.int8],
-        coefficients: npt.NDArray[np.float32],
-        eta: np.float32,
-        sat: tuple[int, int],
-        where: Where,
-    ) -> BlockStats: ...
+    def sums(self, shape: tuple[int, int], coefficients: Int64, where: Where) -> Int64: ...
+
+    def half_sums(
+        self, shape: tuple[int, int], coefficients: npt.NDArray[np.float32], where: Where
+    ) -> npt.NDArray[np.float32]: ...
+
+    def block_sums(
+        self, shape: tuple[int, int], coefficients: Int64, bits: int, start: int, where: Where
+    ) -> Int64: ...
 
     def perturb(
         self,
         state: npt.NDArray[Any],
-        out: npt.NDArray[np.int8],
-        fraction_bits: int,
-        amount: int,
+        out: npt.NDArray[Any],
+        amounts: Int64,
         sat: tuple[int, int],
         where: Where,
         k: int,
     ) -> None: ...
 
 
-class Rate(NamedTuple):
-    """value / 2^16-bit-sums to moves: mult * 2^-shift, one pair for all channels of a tensor."""
+class Past(NamedTuple):
+    """One step as an update sees it: its number, the tensor's D_k, and its constants."""
 
-    mult: int
-    shift: int
-
-
-def fixed_point(value: float) -> Rate:
-    """The closest mult * 2^-shift with mult in [2^14, 2^15) and shift in 0..62.
-
-    Raises NumericsError where the value is out of that range.
-    """
-    mantissa, exponent = math.frexp(value) if math.isfinite(value) else (0.0, 0)
-    mult = round(mantissa * 2.0**MULT_BITS)
-    if mult == 1 << MULT_BITS:
-        mult, exponent = mult >> 1, exponent + 1
-    shift = MULT_BITS - exponent
-    if mult < 1 << (MULT_BITS - 1) or not 0 <= shift <= MAX_SHIFT:
-        raise NumericsError(
-            "the learning rate does not fit the integer update",
-            where="--lr",
-            got=f"a move of {value:g} / 256 LSB per 2^-16 bit of loss",
-            wanted=f"2^-{MAX_SHIFT - MULT_BITS + 1} .. 2^{MULT_BITS}",
-        )
-    return Rate(mult, shift)
+    step: int
+    coefficients: Int64
+    plan: Mapping[str, Any]
 
 
 class Update(Protocol):
-    """What the loop asks for."""
+    """What the loop asks for. ``history``: how many steps, the present one included, it sees."""
 
     name: ClassVar[str]
-    fraction_bits: ClassVar[int]
+    default_scaling: ClassVar[str]
 
-    def init(self, codes: npt.NDArray[np.int8]) -> npt.NDArray[Any]:
-        """The state of a tensor that holds these codes [O, P]."""
+    @property
+    def history(self) -> int: ...
 
-    def plan(self, size: StepSize, estimator: TwoSided) -> dict[str, Any]:
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The state of a tensor that holds these codes: [O, P], biases [O]."""
+
+    def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
         """Constants of a step of this size, as JSON: an entry of the header's table."""
 
     def move(
         self,
         kernels: Kernels,
         state: npt.NDArray[Any],
-        coefficients: npt.NDArray[np.int64],
-        plan: Mapping[str, Any],
-        sat: tuple[int, int],
+        past: Sequence[Past],
+        tensor: Trained,
         where: Where,
     ) -> BlockStats:
-        """Update a block of output channels in place."""
+        """Update a block of output channels in place; the present step is the last of ``past``."""
 
     def frozen(self, still: int, moves: int) -> bool:
         """Whether a tensor of which ``still`` of ``moves`` weight steps were nil will not learn."""
+
+    def for_bias(self) -> Update:
+        """What moves biases in this mode."""
+
+
+def masters(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[Any]:
+    """Codes with ``bits`` fraction bits: int16 or int32 [O, P]; biases int64 [O, 1], 8 bits."""
+    if codes.dtype == np.int32:
+        return codes.astype(np.int64).reshape(-1, 1) * 256
+    return codes.astype(np.int16 if bits == 8 else np.int32) * (1 << bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,38 +113,90 @@ class Residual:
     """Masters M = 256 w in int16; what rounding leaves over is kept and adds up.
 
     delta_i = (A_i * mult + 2^(sh-1)) >> sh with A_i = sum_k D_k s_ki replayed from the random
-    numbers (no gradient buffer); M <- clamp(M - delta); exposed code (M + 128) >> 8.
+    numbers (no gradient buffer); M <- clamp(M - delta); exposed code (M + 128) >> 8. A bias moves
+    in units of mu_b / 256.
+
+    bits: fraction bits; 16 keeps int32 masters, for networks whose steps are below 1/256 LSB.
     """
 
     name: ClassVar[str] = "residual"
-    fraction_bits: ClassVar[int] = 8
+    default_scaling: ClassVar[str] = "linear"
+    history: ClassVar[int] = 1
+    bits: int = 8
 
-    def init(self, codes: npt.NDArray[np.int8]) -> npt.NDArray[np.int16]:
-        return codes.astype(np.int16) * np.int16(256)
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return masters(codes, self.bits)
 
-    def plan(self, size: StepSize, estimator: TwoSided) -> dict[str, Any]:
-        divisor = size.batch * Q16 * estimator.divisor(size.q, size.mu)
-        rate = fixed_point(size.eta * LN2 * 256 / divisor)
-        return {"mult": rate.mult, "shift": rate.shift}
+    def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
+        return rate_plan(size, 8 if tensor.kind == "bias" else self.bits, tensor.rho)
 
     def move(
         self,
         kernels: Kernels,
         state: npt.NDArray[Any],
-        coefficients: npt.NDArray[np.int64],
-        plan: Mapping[str, Any],
-        sat: tuple[int, int],
+        past: Sequence[Past],
+        tensor: Trained,
         where: Where,
     ) -> BlockStats:
-        rows = len(state)
-        mult = np.full(rows, plan["mult"], np.int64)
-        shift = np.full(rows, plan["shift"], np.int64)
-        scale = np.full(rows, math.ldexp(plan["mult"], -plan["shift"]) / 256)
-        return kernels.residual(state, coefficients, mult, shift, scale, sat, where)
+        now, rows = past[-1], len(state)
+        mult = per_row(now.plan, "mult", where.row, rows)
+        shift = per_row(now.plan, "shift", where.row, rows)
+        units = tensor.unit_bits[where.row : where.row + rows]
+        scale = np.ldexp(mult.astype(np.float64), -shift - fraction_bits(state.dtype))
+        rates = np.stack([mult, shift, units])
+        return kernels.residual(state, now.coefficients, rates, scale, tensor.sat, where)
 
     def frozen(self, still: int, moves: int) -> bool:
         """The median |delta| is below one unit of the master."""
         return 2 * still > moves
+
+    def for_bias(self) -> Update:
+        return Residual()
+
+
+@dataclass(frozen=True, slots=True)
+class Sign:
+    """Every weight moves by the same step against the sign of its estimate (ZO-signSGD).
+
+    M <- clamp(M - sign(A_i) * step), step = max(1, round(256 eta)) in 1/256 LSB; A_i = 0 moves
+    nothing. Here eta is in LSB, not in LSB^2 per nat. Source: Liu et al., "signSGD via
+    Zeroth-Order Oracle" (ICLR 2019).
+    """
+
+    name: ClassVar[str] = "sign"
+    default_scaling: ClassVar[str] = "linear"
+    history: ClassVar[int] = 1
+
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return masters(codes, 8)
+
+    def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
+        return {"step": max(1, round(size.eta * 256))}
+
+    def move(
+        self,
+        kernels: Kernels,
+        state: npt.NDArray[Any],
+        past: Sequence[Past],
+        tensor: Trained,
+        where: Where,
+    ) -> BlockStats:
+        now, rows = past[-1], len(state)
+        total = kernels.sums((rows, state.shape[1]), now.coefficients, where)
+        units = tensor.unit_bits[where.row : where.row + rows]
+        delta = np.sign(total) * (np.int64(now.plan["step"]) << units)[:, None]
+        before = exposed(state)
+        low, high = (bound * 256 for bound in tensor.sat)
+        state[...] = np.clip(state.astype(np.int64) - delta, low, high)
+        still = int(np.count_nonzero(total == 0))
+        largest = now.plan["step"] / 256 if still < total.size else 0.0
+        return statistics(before, exposed(state), tensor.sat, still, largest)
+
+    def frozen(self, still: int, moves: int) -> bool:
+        return 2 * still > moves
+
+    def for_bias(self) -> Update:
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,71 +208,149 @@ class Faithful:
     """
 
     name: ClassVar[str] = "faithful"
-    fraction_bits: ClassVar[int] = 0
+    default_scaling: ClassVar[str] = "none"
+    history: ClassVar[int] = 1
 
-    def init(self, codes: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return codes.copy()
 
-    def plan(self, size: StepSize, estimator: TwoSided) -> dict[str, Any]:
-        return {
-            "eta": float(np.float32(size.eta)),
-            "batch": size.batch,
-            "divisor": estimator.divisor(size.q, size.mu),
-        }
+    def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
+        return half_plan(size, tensor)
 
     def move(
         self,
         kernels: Kernels,
         state: npt.NDArray[Any],
-        coefficients: npt.NDArray[np.int64],
-        plan: Mapping[str, Any],
-        sat: tuple[int, int],
+        past: Sequence[Past],
+        tensor: Trained,
         where: Where,
     ) -> BlockStats:
-        halves = half_coefficients(coefficients, plan["batch"], plan["divisor"])
-        return kernels.faithful(
-            state, halves.astype(np.float32), np.float32(plan["eta"]), sat, where
-        )
+        g, eta = half_gradient(kernels, state, past[-1], where)
+        step = eta * g
+        wanted = np.rint(state.astype(np.float32) - step)
+        before = state.copy()
+        state[...] = np.clip(wanted, *tensor.sat)
+        still = int(np.count_nonzero(wanted == before))
+        return statistics(before, state, tensor.sat, still, float(np.abs(step).max()))
 
     def frozen(self, still: int, moves: int) -> bool:
         """Not one weight moved."""
         return still == moves
 
+    def for_bias(self) -> Update:
+        return Residual()
+
+
+@dataclass(frozen=True, slots=True)
+class Stochastic:
+    """float16 sums as in ``faithful``, but rounded up or down at random.
+
+    T = rint(eta g 2^16) in int64; w = sat(((w << 16) - T + dither) >> 16) with 16 random bits of
+    purpose 1 as dither: the mean move is the wanted one, at the price of noise.
+    """
+
+    name: ClassVar[str] = "sr"
+    default_scaling: ClassVar[str] = "linear"
+    history: ClassVar[int] = 1
+
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return codes.copy()
+
+    def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
+        return half_plan(size, tensor)
+
+    def move(
+        self,
+        kernels: Kernels,
+        state: npt.NDArray[Any],
+        past: Sequence[Past],
+        tensor: Trained,
+        where: Where,
+    ) -> BlockStats:
+        g, eta = half_gradient(kernels, state, past[-1], where)
+        steps = eta.astype(np.float64) * g.astype(np.float64)  # exact: 24 + 11 bits
+        fixed = np.rint(np.ldexp(steps, DITHER_BITS)).astype(np.int64)
+        rows = range(where.row, where.row + len(state))
+        args = (rows, state.shape[1], where.tensor, where.step, where.key)
+        dither = halves(Purpose.DITHER, *args)
+        moved = ((state.astype(np.int64) << DITHER_BITS) - fixed + dither) >> DITHER_BITS
+        before = state.copy()
+        state[...] = np.clip(moved, *tensor.sat)
+        still = int(np.count_nonzero(moved == before))
+        return statistics(before, state, tensor.sat, still, float(np.abs(steps).max()))
+
+    def frozen(self, still: int, moves: int) -> bool:
+        """Not one weight moved."""
+        return still == moves
+
+    def for_bias(self) -> Update:
+        return Residual()
+
+
+def largest_z(purpose: Purpose) -> int:
+    """Largest |z| of a distribution of directions."""
+    return 16 if purpose == Purpose.GAUSSIAN else 1
+
+
+def half_plan(size: StepSize, tensor: Trained) -> dict[str, Any]:
+    """Constants of the modes that sum in float16; eta one a channel where rho differs.
+
+    Raises NumericsError where the learning rate is beyond any use.
+    """
+    if not size.eta < MAX_ETA:
+        raise NumericsError(
+            "the learning rate is too large", where="--lr", got=size.eta, wanted="below 2^30"
+        )
+    etas = [float(np.float32(size.eta * r)) for r in tensor.rho]
+    return {
+        "eta": etas[0] if len(set(etas)) == 1 else etas,
+        "batch": size.batch,
+        "divisor": size.divisor,
+        "loss_bits": size.loss_bits,
+    }
+
+
+def half_gradient(
+    kernels: Kernels, state: npt.NDArray[Any], now: Past, where: Where
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+    """g [R, P] summed in float16, and eta [R, 1]; both float32."""
+    plan, rows = now.plan, len(state)
+    c = half_coefficients(
+        now.coefficients, plan["batch"], plan["divisor"], plan["loss_bits"], where.purpose
+    )
+    eta = plan["eta"]
+    chosen = eta[where.row : where.row + rows] if isinstance(eta, list) else [eta] * rows
+    g = kernels.half_sums((rows, state.shape[1]), c.astype(np.float32), where)
+    return g, np.array(chosen, np.float32)[:, None]
+
 
 def half_coefficients(
-    coefficients: npt.NDArray[np.int64], batch: int, divisor: int
+    coefficients: Int64,
+    batch: int,
+    divisor: float,
+    loss_bits: int = 16,
+    purpose: Purpose = Purpose.SIGNS,
 ) -> npt.NDArray[np.float16]:
-    """c_k of the faithful update, float16 [q].
+    """c_k of the modes that sum in float16, float16 [q].
 
     Raises NumericsError where a sum of them could leave float16's range: some |c_k| above
     65504/q, or the sum with all signs alike (rounding is monotonic, so no weight's is larger).
     """
-    nats = (coefficients * LN2 / (batch * Q16)).astype(np.float32)
+    most = largest_z(purpose)
+    nats = (coefficients * LN2 / (batch * 2.0**loss_bits)).astype(np.float32)
     single = nats / np.float32(divisor)
     with np.errstate(over="ignore"):
-        halves = single.astype(np.float16)
+        halves_ = single.astype(np.float16)
         worst = np.float16(0)
-        for half in np.abs(halves):
-            worst = np.float16(np.float32(worst) + np.float32(half))
-    limit = HALF_MAX / len(coefficients)
+        for half in np.abs(halves_):
+            worst = np.float16(np.float32(worst) + most * np.float32(half))
+    limit = HALF_MAX / (len(coefficients) * most)
     if not (np.abs(single) <= limit).all() or not np.isfinite(worst):
         raise NumericsError(
             "the gradient does not fit its float16 buffer",
-            where="--update faithful",
+            where="--update faithful or sr",
             got=f"a coefficient of {float(np.abs(single).max()):g}",
             wanted=f"at most 65504 / q = {limit:g}",
             hint="Use a larger --mu, or --update residual, which has no such limit.",
         )
-    return halves
-
-
-UPDATES: Mapping[str, type[Residual] | type[Faithful]] = MappingProxyType(
-    {Residual.name: Residual, Faithful.name: Faithful}
-)
-
-
-def make_update(name: str) -> Residual | Faithful:
-    """The update mode of this name; raises UsageError with the names there are."""
-    if name not in UPDATES:
-        raise UsageError("unknown update mode", where=name, wanted=" or ".join(UPDATES))
-    return UPDATES[name]()
+    return halves_

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
+
 from npusim.cli.terminal import PLAIN_INTERVAL, emit_json, say, verbosity, warn
 from npusim.evaluation import Accuracy
 from npusim.runinfo import write_run_info
 from npusim.zo.loop import Limits, Progress, Score
-from npusim.zo.run import TrainRequest, TrainResult, replay, train
+from npusim.zo.run import TrainRequest, TrainResult, explain_request, replay, train
 
 SCHEMA_VERSION = 1
 SMOOTHING = 0.02
@@ -42,6 +44,12 @@ def run_replay(model: Path, log: Path, profile: str | None, engine: str, threads
     else:
         say(f"equal to all {done.compared} checksums of the log")
     return done.mismatch is None and done.compared > 0
+
+
+def run_explain(request: TrainRequest) -> None:
+    """Print what the request would do."""
+    for line in explain_request(request):
+        click.echo(line)
 
 
 @contextmanager

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from npusim.zo.schedulers import BEST_AT_START, FixedQ, Observation, QScheduler, State, Window
+from npusim.zo.schedulers import (
+    BEST_AT_START,
+    Fixed,
+    Observation,
+    QScheduler,
+    Schedule,
+    Stall,
+    State,
+    Window,
+)
 
 
-def window_of(scheduler: QScheduler, state: State, metric: int) -> State:
+def window_of(scheduler: Schedule, state: State, metric: int) -> State:
     """One whole window with this mean loss."""
     state, found = scheduler.update(state, Observation(metric * 100, 100, epoch_end=False))
     assert found == metric
@@ -13,14 +22,14 @@ def window_of(scheduler: QScheduler, state: State, metric: int) -> State:
 
 
 def test_starts_at_the_smallest_q_with_the_worst_best() -> None:
-    scheduler = QScheduler()
+    scheduler = Schedule(QScheduler())
     state = scheduler.init()
     assert scheduler.qs[scheduler.choice(state).q_index] == 1
     assert state.best == BEST_AT_START == 2**31 - 1
 
 
 def test_better_means_1000_m_below_999_best() -> None:
-    scheduler = QScheduler(window=Window(100))
+    scheduler = Schedule(QScheduler(), window=Window(100))
     state = window_of(scheduler, scheduler.init(), 100_000)
     assert (state.best, state.wait) == (100_000, 0)
     state = window_of(scheduler, state, 99_900)  # 1000 m == 999 best: not better
@@ -30,7 +39,7 @@ def test_better_means_1000_m_below_999_best() -> None:
 
 
 def test_q_rises_after_patience_windows_and_never_falls() -> None:
-    scheduler = QScheduler(qs=(1, 2, 4), patience=3, window=Window(100))
+    scheduler = Schedule(QScheduler((1, 2, 4)), window=Window(100))
     state, seen = window_of(scheduler, scheduler.init(), 1000), []
     for metric in (1000, 1000, 1000, 1000, 1000, 1000, 1000, 1000, 10, 1, 1, 1, 1):
         state = window_of(scheduler, state, metric)
@@ -40,13 +49,13 @@ def test_q_rises_after_patience_windows_and_never_falls() -> None:
 
 
 def test_a_raise_keeps_the_best_and_restarts_the_wait() -> None:
-    scheduler = QScheduler(patience=1, window=Window(100))
+    scheduler = Schedule(QScheduler(), stall=Stall(1), window=Window(100))
     state = window_of(scheduler, window_of(scheduler, scheduler.init(), 500), 700)
     assert (state.index, state.best, state.wait) == (1, 500, 0)
 
 
 def test_windows_are_counted_in_image_forwards_and_their_mean_is_rounded_down() -> None:
-    scheduler = QScheduler(window=Window(10))
+    scheduler = Schedule(QScheduler(), window=Window(10))
     state, metric = scheduler.update(scheduler.init(), Observation(7, 4, epoch_end=True))
     assert metric is None
     state, metric = scheduler.update(state, Observation(8, 4, epoch_end=True))
@@ -66,7 +75,7 @@ def test_windows_of_epochs() -> None:
 
 
 def test_fixed_q_never_changes() -> None:
-    scheduler = FixedQ(5, Window(10))
+    scheduler = Schedule(Fixed(5), window=Window(10))
     state = scheduler.init()
     for loss in (1000, 1000, 1, 10**6):
         state, _ = scheduler.update(state, Observation(loss, 10, epoch_end=True))

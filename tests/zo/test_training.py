@@ -20,7 +20,7 @@ from npusim.zo.checkpoint import load_checkpoint, save_checkpoint
 from npusim.zo.loop import Limits, Progress
 from npusim.zo.rng import Purpose
 from npusim.zo.run import TrainResult, replay, train
-from npusim.zo.tensors import select_trained
+from npusim.zo.tensors import Selection, select_trained
 
 Train = Callable[..., TrainResult]
 
@@ -131,7 +131,7 @@ def test_damaged_logs_are_refused(train_digits: Train) -> None:
         (b"", "empty"),
         (good.split(b"\n", 1)[1], "not a training log"),
         (good.replace(b'"d":[', b'"d":', 1), "damaged"),
-        (good.replace(b'"schema_version":1', b'"schema_version":99'), "format"),
+        (good.replace(b'"schema_version":2', b'"schema_version":99'), "format"),
     ):
         result.files["log"].write_bytes(bad)
         with pytest.raises(CheckpointError, match=message):
@@ -188,7 +188,9 @@ def test_a_saturation_range_follows_the_imported_codes() -> None:
     name = next(t.name for t in store.tensors if t.kind == "weight")
     codes = np.array(store.codes(name))
     codes[0, 0] = -128
-    (first, *others) = select_trained(graph, store.replaced({name: codes}), ("*",), Purpose.SIGNS)
+    (first, *others) = select_trained(
+        graph, store.replaced({name: codes}), Selection(), Purpose.SIGNS
+    )
     assert first.sat == (-128, 127)
     assert {t.sat for t in others} == {(-127, 127)}
 
@@ -203,7 +205,7 @@ def test_weights_with_a_zero_point_are_refused_by_name() -> None:
     shifted = replace(value, qparams=replace(value.qparams, zero_point=points))
     with pytest.raises(BadQuantization, match=name):
         select_trained(
-            graph.with_(values={**graph.values, name: shifted}), store, ("*",), Purpose.SIGNS
+            graph.with_(values={**graph.values, name: shifted}), store, Selection(), Purpose.SIGNS
         )
 
 

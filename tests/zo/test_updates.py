@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from npusim.errors import NumericsError, UsageError
-from npusim.zo.algorithm import Settings, compose
+from npusim.zo.algorithm import compose
 from npusim.zo.estimator import Evaluation, TwoSided, check_width
-from npusim.zo.updates import Faithful, Residual, StepSize, fixed_point, half_coefficients
+from npusim.zo.rates import StepSize, fixed_point
+from npusim.zo.settings import Settings
+from npusim.zo.tensors import Trained
+from npusim.zo.updates import Faithful, Residual, half_coefficients
+
+TENSOR = Trained(0, "w", "layer", (3, 5), (-127, 127))
 
 
 def test_two_sided_coefficients_are_exact_differences() -> None:
@@ -49,7 +54,7 @@ def test_rates_that_do_not_fit_are_refused(value: float) -> None:
 def test_the_residual_rate_divides_by_q_and_mu_once() -> None:
     """w -= eta/q sum_k (dL_k / 2 mu) s_k with dL in nats of the batch mean."""
     q, batch, mu, eta = 4, 10, 2, 0.8
-    plan = Residual().plan(StepSize(q, batch, mu, eta), TwoSided())
+    plan = Residual().plan(StepSize(q, batch, TwoSided().divisor(q, mu), eta), TENSOR)
     losses_bits = 3.0  # sum over the batch of L+ - L-, in bits
     delta = losses_bits * 65536 * plan["mult"] / 2 ** plan["shift"] / 256
     nats = losses_bits * math.log(2) / batch
@@ -58,7 +63,7 @@ def test_the_residual_rate_divides_by_q_and_mu_once() -> None:
 
 def test_the_faithful_coefficient_divides_by_q_and_mu_once() -> None:
     q, batch, mu = 4, 10, 2
-    plan = Faithful().plan(StepSize(q, batch, mu, 0.8), TwoSided())
+    plan = Faithful().plan(StepSize(q, batch, TwoSided().divisor(q, mu), 0.8), TENSOR)
     half = half_coefficients(np.array([3 * 65536]), plan["batch"], plan["divisor"])
     assert float(half[0]) == pytest.approx(3 * math.log(2) / batch / (2 * mu) / q, rel=1e-3)
 
