@@ -8,7 +8,7 @@ integers. So the file's lowering is used unless the user asks for a fresh one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ModelError, UsageError
@@ -20,6 +20,7 @@ from npusim.numerics.profile import profile_names
 if TYPE_CHECKING:
     from npusim.numerics.profile import Profile
     from npusim.program import Program
+    from npusim.weights import WeightStore
 
 METADATA_KEY = "npusim.lowering"
 FRESH = "fresh"
@@ -92,6 +93,50 @@ def _profile_of(graph: Graph) -> str | None:
     except (ValueError, KeyError, TypeError):
         return None
     return name if name in profile_names() else None
+
+
+def recompiled_differences(program: Program, store: WeightStore) -> dict[str, tuple[str, ...]]:
+    """Which numbers would change if the network were compiled anew with these weights.
+
+    Training runs under the lowering of the weights it began with. Compiling the trained file may
+    give other numbers, and with them other integers.
+
+    Args:
+        program: what the weights were trained through; its lowering is compared.
+        store: the trained weights.
+
+    Returns:
+        Node -> names of the numbers that differ, as ``inspect --show-lowering`` names them
+        ("shift", "multiplier", "channels"; in an inner step "rescale.shift"); nodes whose numbers
+        stay are left out.
+    """
+    fresh = recompiled(program, store).lowering
+    found = {
+        node: tuple(_differing(numbers.to_json(), fresh[node].to_json()))
+        for node, numbers in program.lowering.items()
+    }
+    return {node: fields for node, fields in found.items() if fields}
+
+
+def recompiled(program: Program, store: WeightStore) -> Program:
+    """The program with these weights for its own, and the lowering that they give."""
+    from npusim.program import compile_graph
+
+    codes = {tensor.name: store.onnx(tensor.name) for tensor in store.tensors}
+    graph = program.graph.with_(initializers={**program.graph.initializers, **codes})
+    return compile_graph(graph, program.profile, program.engine)
+
+
+def _differing(old: Any, new: Any, name: str = "") -> Iterator[str]:
+    """Names of the fields in which the JSON forms of two lowerings differ."""
+    if old == new:
+        return
+    steps = isinstance(old, dict) and isinstance(new, dict) and "values" not in old
+    if not steps or old.keys() != new.keys():
+        yield name or "type"
+        return
+    for key in old:
+        yield from _differing(old[key], new[key], f"{name}.{key}" if name else key)
 
 
 def _frozen(graph: Graph) -> dict[str, Any] | None:

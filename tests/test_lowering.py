@@ -13,9 +13,18 @@ from onnx import TensorProto, helper, numpy_helper
 
 import npusim
 from npusim.errors import ModelError, UsageError
-from npusim.ir import Graph
-from npusim.lowering import METADATA_KEY, compile_chosen, lowering_metadata
+from npusim.ir import Graph, Node, QParams, TensorType, Value
+from npusim.lowering import (
+    METADATA_KEY,
+    _differing,
+    compile_chosen,
+    lowering_metadata,
+    recompiled,
+    recompiled_differences,
+)
 from npusim.numerics.lowered import lowering_to_json
+from npusim.numerics.neural_art_lowering import sum_shift
+from npusim.ops.conv import ConvAttrs
 
 CODES = np.arange(-128, 128)
 X = CODES.astype(np.int8).reshape(1, 1, 16, 16)
@@ -141,3 +150,59 @@ def test_damaged_entries_are_refused_with_the_way_out(graph: Graph, entry: str) 
 def test_a_carried_profile_that_is_unknown(graph: Graph) -> None:
     with pytest.raises(UsageError, match="abacus"):
         compile_chosen(carrying(graph, profile="abacus"), None, "numpy")
+
+
+class TestRecompilation:
+    """A 1x1 convolution from 1 to 2 channels whose weights are trained."""
+
+    @pytest.fixture
+    def program(self) -> Any:
+        codes = np.int8([[[[100]]], [[[-30]]]])
+        q = QParams.make
+        values = {
+            "x": Value("x", TensorType("int8", (None, 1, 2, 2)), q(0.02, 3)),
+            "w": Value("w", TensorType("int8", (2, 1, 1, 1)), q([0.01, 0.02], 0, 0)),
+            "b": Value("b", TensorType("int32", (2,)), q([0.0002, 0.0004], 0, 0)),
+            "y": Value("y", TensorType("int8", (None, 2, 2, 2)), q(0.03, -5)),
+        }
+        graph = Graph(
+            "net",
+            (values["x"],),
+            (values["y"],),
+            (Node("conv", "conv", ("x", "w", "b"), ("y",), ConvAttrs()),),
+            values,
+            {"w": codes, "b": np.int32([10, -20])},
+        )
+        return npusim.compile(graph, "neural-art", "numpy")
+
+    def test_the_same_weights_change_nothing(self, program: Any) -> None:
+        assert recompiled_differences(program, program.weights) == {}
+
+    def test_weights_that_keep_the_sums_in_their_octave(self, program: Any) -> None:
+        trained = program.weights.replaced({"w": np.int8([[127], [127]])})
+        assert recompiled_differences(program, trained) == {}
+
+    def test_a_larger_sum_shifts_more(self, program: Any) -> None:
+        trained = program.weights.replaced({"w": np.int8([[-128], [0]])})
+        assert sum_shift(np.int64([[128], [0]])) == 1
+        assert recompiled_differences(program, trained) == {"conv": ("shift", "multiplier_shift")}
+        again = recompiled(program, trained)
+        assert (program.lowering["conv"].shift, again.lowering["conv"].shift) == (0, 1)
+        assert again.weights.crc() == trained.crc()
+
+    def test_a_trained_bias_moves_the_constant(self, program: Any) -> None:
+        trained = program.weights.replaced({"b": np.int32([10, 500])})
+        assert recompiled_differences(program, trained) == {"conv": ("constant", "bias")}
+
+    def test_overrides_are_differences_too(self, program: Any) -> None:
+        rescale = {"x": ("rescale", 3), "y": ("rescale", 4)}
+        assert list(_differing({"a": rescale}, {"a": {**rescale, "y": ("rescale", 5)}})) == ["a.y"]
+        assert list(_differing({"a": 1}, {"b": 1})) == ["type"]
+        layer = program.lowering["conv"].changed(ties="half_up")
+        changed = npusim.compile(program.graph, "neural-art", "numpy", {"conv": layer})
+        assert recompiled_differences(changed, changed.weights) == {"conv": ("ties",)}
+
+    def test_profiles_whose_numbers_come_from_scales_alone(self, program: Any) -> None:
+        other = npusim.compile(program.graph, "onnxruntime", "numpy")
+        trained = other.weights.replaced({"w": np.int8([[-128], [0]]), "b": np.int32([1, 2])})
+        assert recompiled_differences(other, trained) == {}
