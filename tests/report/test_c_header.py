@@ -12,7 +12,7 @@ import pytest
 
 from npusim.cli import main
 from npusim.numerics import rounding
-from npusim.numerics.c_header import c_header
+from npusim.report.c_header import c_header
 from npusim.numerics.neural_art_epilogue import SHIFTS
 from npusim.numerics.profile import Evidence, Profile, load_profile, profile_names
 
