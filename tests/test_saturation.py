@@ -55,7 +55,14 @@ def counts(x: Any, **options: Any) -> Any:
 def test_quiet_layers_count_nothing() -> None:
     found = counts(np.ones((2, 32, 3, 3), np.int8))
     assert set(found) == {"conv", "gemm"}
-    assert found["conv"]._asdict() == {"saturated": 0, "constants": 0, "wide": 0, "low": 0, "high": 0, "total": 2}
+    assert found["conv"]._asdict() == {
+        "saturated": 0,
+        "constants": 0,
+        "wide": 0,
+        "low": 0,
+        "high": 0,
+        "total": 2,
+    }
 
 
 def test_streams_and_rails() -> None:

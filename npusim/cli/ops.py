@@ -24,8 +24,8 @@ def command(markdown: bool, c_header: str | None, as_json: bool) -> None:
     if markdown + as_json + (c_header is not None) > 1:
         raise click.UsageError("--markdown, --c-header and --json exclude one another.")
     if c_header is not None:
-        from npusim.report.c_header import c_header as header_of
         from npusim.numerics.profile import load_profile
+        from npusim.report.c_header import c_header as header_of
 
         emit(header_of(load_profile(c_header)).rstrip("\n"))
     elif markdown:

@@ -12,9 +12,9 @@ import pytest
 
 from npusim.cli import main
 from npusim.numerics import rounding
-from npusim.report.c_header import c_header
 from npusim.numerics.neural_art_epilogue import SHIFTS
 from npusim.numerics.profile import Evidence, Profile, load_profile, profile_names
+from npusim.report.c_header import c_header
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsanitize=undefined")
 
