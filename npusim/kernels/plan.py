@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,6 +77,12 @@ class Plan:
     keep_alive: tuple[Array, ...]
     counters: Mapping[str, int]
     counted: tuple[_ReferenceStep, ...]
+
+    @cached_property
+    def referenced(self) -> frozenset[str]:
+        """Names of the tensors that reference steps read."""
+        steps = [s for s in self.steps if isinstance(s, _ReferenceStep)]
+        return frozenset(name for s in (*steps, *self.counted) for name in s.site.node.inputs)
 
     def run(self, worker: Worker) -> None:
         for step in self.steps:

@@ -55,11 +55,9 @@ class Worker:
 
     def set_weight(self, name: str, codes: Array) -> None:
         """Replace one weight ([O, P]) or bias ([O]) tensor."""
-        entries = self._plan.packed.get(name)
-        if entries is None:  # used by reference steps only
+        if name in self._plan.referenced:
             self._constants[name] = self._tensors[name].to_onnx(codes).astype(np.int64)
-            return
-        for entry in entries:
+        for entry in self._plan.packed.get(name, ()):
             entry.pack(codes, self._part(entry))
 
     def forward(self, arrays: tuple[Array, ...]) -> tuple[Array, ...]:
