@@ -131,7 +131,8 @@ class FloatCrossEntropy:
         x -= x.max(axis=1, keepdims=True)
         own = np.take_along_axis(x, np.asarray(labels, np.int64)[:, None], axis=1)[:, 0]
         bits = np.log2(np.exp2(x).sum(axis=1)) - own
-        return np.rint(np.ldexp(bits, self.fraction_bits)).astype(np.int64)
+        codes: Int64 = np.rint(np.ldexp(bits, self.fraction_bits)).astype(np.int64)
+        return codes
 
     def largest(self, classes: int) -> int:
         """A bound on one sample's loss, 2^-32 bits."""

@@ -19,10 +19,15 @@ from npusim.zo.rng import Key, Purpose, directions
 INT32_MIN, INT32_MAX = -(1 << 31), (1 << 31) - 1
 ACC_BLOCK = 256
 
-#: How many of a state's lowest bits are a fraction of a code: int8 codes; int16 and int32 masters
-#: of weights; int64 masters of biases.
-FRACTION_BITS: Mapping[str, int] = MappingProxyType(
-    {"int8": 0, "int16": 8, "int32": 16, "int64": 8}
+#: How many of a state's lowest bits are a fraction of a code, by its dtype: int8 codes; int16 and
+#: int32 masters of weights; int64 masters of biases.
+FRACTION_BITS: Mapping[np.dtype[Any], int] = MappingProxyType(
+    {
+        np.dtype(np.int8): 0,
+        np.dtype(np.int16): 8,
+        np.dtype(np.int32): 16,
+        np.dtype(np.int64): 8,
+    }
 )
 
 
@@ -61,7 +66,7 @@ class Where(NamedTuple):
 
 def fraction_bits(dtype: np.dtype[Any]) -> int:
     """See FRACTION_BITS."""
-    return FRACTION_BITS[dtype.name]
+    return FRACTION_BITS[dtype]
 
 
 def exposed(state: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -70,7 +75,8 @@ def exposed(state: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not bits:
         return state
     kind = np.int32 if state.dtype == np.int64 else np.int8
-    return ((state.astype(np.int64) + (1 << bits >> 1)) >> bits).astype(kind)
+    wide = np.int32 if state.dtype == np.int16 else np.int64
+    return ((state.astype(wide) + (1 << bits >> 1)) >> bits).astype(kind)
 
 
 def perturb(

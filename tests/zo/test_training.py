@@ -14,8 +14,6 @@ from digits_task import MODEL, ignore, request
 
 import npusim
 from npusim.errors import BadQuantization, CheckpointError, ModelError, NumericsError, UsageError
-from npusim.zo import run as run_module
-from npusim.zo import step as step_module
 from npusim.zo.checkpoint import load_checkpoint, save_checkpoint
 from npusim.zo.loop import Limits, Progress
 from npusim.zo.rng import Purpose
@@ -31,20 +29,6 @@ def log_of(result: TrainResult) -> bytes:
 
 def records(result: TrainResult) -> list[dict[str, object]]:
     return [json.loads(line) for line in log_of(result).splitlines()]
-
-
-@pytest.mark.parametrize("update", ["residual", "faithful"])
-def test_bits_do_not_depend_on_threads_batch_split_blocks_or_engine(
-    update: str, train_digits: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"update": update, "q": "fixed:2", "lr": 0.5 if update == "residual" else 20.0}
-    plain = train_digits("plain", **options)
-    assert log_of(train_digits("threads", threads=2, **options)) == log_of(plain)
-    assert log_of(train_digits("engine", engine="numpy", **options)) == log_of(plain)
-    monkeypatch.setattr(run_module, "MOST_IMAGES_A_CALL", 3)
-    assert log_of(train_digits("split", **options)) == log_of(plain)
-    monkeypatch.setattr(step_module, "BLOCK_WEIGHTS", 100)
-    assert log_of(train_digits("blocks", threads=2, **options)) == log_of(plain)
 
 
 def test_another_seed_gives_other_weights(train_digits: Train) -> None:
@@ -97,14 +81,6 @@ def test_the_trained_file_holds_the_trained_codes(train_digits: Train) -> None:
     again = npusim.compile(npusim.load(result.files["trained"]))
     assert again.weights.crc() == result.crc
     assert result.crc != npusim.compile(npusim.load(MODEL)).weights.crc()
-
-
-@pytest.mark.parametrize("update", ["residual", "faithful"])
-def test_the_log_alone_rebuilds_the_weights(update: str, train_digits: Train) -> None:
-    result = train_digits(update=update, lr=0.5 if update == "residual" else 20.0, steps=7)
-    done = replay(MODEL, result.files["log"])
-    assert (done.steps, done.mismatch, done.crc) == (7, None, result.crc)
-    assert done.compared == 3  # after steps 3 and 6, and at the end
 
 
 def test_a_replay_notices_a_changed_coefficient(train_digits: Train) -> None:

@@ -42,7 +42,7 @@ def random_state(
     shape = shape or random_shape(rng)
     codes = rng.integers(sat[0], sat[1] + 1, shape)
     codes = np.where(rng.random(shape) < 1 / 3, rng.choice(sat, shape), codes)
-    bits = FRACTION_BITS[np.dtype(kind).name]
+    bits = FRACTION_BITS[np.dtype(kind)]
     half = 1 << bits >> 1
     masters = (codes << bits) + rng.integers(-half, half + 1, shape)
     return np.clip(masters, sat[0] << bits, sat[1] << bits).astype(kind)
@@ -100,7 +100,7 @@ def test_a_bias_moves_in_units_of_its_own(module: Any) -> None:
 @pytest.mark.parametrize("kind", [np.int16, np.int32])
 def test_residual_is_a_stored_accumulation_in_big_integers(kind: type) -> None:
     rng = np.random.default_rng(2)
-    bits = FRACTION_BITS[np.dtype(kind).name]
+    bits = FRACTION_BITS[np.dtype(kind)]
     for trial in range(10):
         sat = (-127, 127) if trial % 2 else (-128, 127)
         masters = random_state(rng, sat, kind, (int(rng.integers(1, 5)), 150))
