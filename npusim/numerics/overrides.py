@@ -3,7 +3,8 @@
 The file is ``{node: {field: value}}``, the fields being those that ``inspect --show-lowering``
 shows; a node's own JSON from there, with some numbers edited, is accepted as it is. A list changes
 a tuple or an array of the same length, an object the numbers of an inner step, and for a tuple of
-inner steps an object whose keys count from "0".
+inner steps an object whose keys count from "0". Where the numbers of a node may be of more than one
+kind (Lowered.stand_in), "type" names another one, whose fields are then given.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def override(
 
 
 def _apply(numbers: Lowered, changes: Mapping[str, Any], where: str) -> Lowered:
+    numbers = numbers.stand_in(str(changes.get("type", type(numbers).__name__))) or numbers
     names = tuple(f.name for f in dataclasses.fields(numbers))
     new = {}
     for name, value in changes.items():
@@ -109,9 +111,7 @@ def _items(old: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
             for key, step in known.items()
         )
     items = _typed(value, list, where, "a list")
-    # The split of a kernel may get more or fewer parts; every other tuple keeps its length.
-    free = where.rpartition(".")[2] in {"rows", "columns", "channels"}
-    if len(items) != len(old) and not free:
+    if len(items) != len(old) and not _free_length(where):
         raise UsageError("a list of another length", where=where, got=len(items), wanted=len(old))
     patterns = [old[min(i, len(old) - 1)] for i in range(len(items))]
     return tuple(
@@ -120,10 +120,15 @@ def _items(old: tuple[Any, ...], value: Any, where: str) -> tuple[Any, ...]:
     )
 
 
+def _free_length(where: str) -> bool:
+    """The split of a kernel may get more or fewer parts, and a quadratic table more rows."""
+    return where.rpartition(".")[2] in {"rows", "columns", "channels"}
+
+
 def _array(old: Array, value: Any, where: str) -> Array:
     values = value.get("values") if isinstance(value, dict) else value
     items = _typed(values, list, where, "a list")
-    if len(items) != old.size:
+    if len(items) != old.size and not _free_length(where):
         raise UsageError("a list of another length", where=where, got=len(items), wanted=old.size)
     kinds, wanted = (int, "whole numbers") if old.dtype.kind in "iu" else (int | float, "numbers")
     checked = [_typed(item, kinds, f"{where}[{i}]", wanted) for i, item in enumerate(items)]

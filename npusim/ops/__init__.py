@@ -1,6 +1,7 @@
 """The operators. Importing this package fills the registry of npusim.ops.base."""
 
 from npusim.ops import (
+    activation,
     add,
     avgpool,
     concat,
@@ -19,6 +20,7 @@ from npusim.ops import (
 )
 
 __all__ = [
+    "activation",
     "add",
     "avgpool",
     "concat",

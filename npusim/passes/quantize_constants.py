@@ -23,14 +23,14 @@ from npusim.passes.rewrite import Rewrite, producers
 from npusim.passes.rows import row_of
 
 WEIGHTED = ("Conv", "Gemm", "MatMul")
-ELEMENTWISE = ("Add", "Mul")
+ELEMENTWISE = ("Add", "Mul", "PRelu")
 # A bias whose scale differs from sx * sw by more than rounding noise is brought to that scale.
 SCALE_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
 class RecoverWeights:
-    """Float weights, and float constants of Add and Mul, that lie on a grid."""
+    """Float weights, and float constants of Add, Mul and PRelu, that lie on a grid."""
 
     def __call__(self, graph: Graph) -> Graph:
         work = Rewrite(graph)
@@ -43,6 +43,12 @@ class RecoverWeights:
             for index, name in enumerate(node.inputs[:2]):
                 array = work.constants.get(name)
                 if array is not None and array.dtype.kind == "f":
+                    if node.op == "PRelu" and array.size != 1:
+                        raise UnsupportedOp(
+                            "PRelu: only one slope for the whole tensor is supported",
+                            where=node.name,
+                            got=list(array.shape),
+                        )
                     weighted = node.op in WEIGHTED
                     axis = channel_axis(node.op, node.attrs, array.ndim) if weighted else None
                     _recover(work, node, index, axis)

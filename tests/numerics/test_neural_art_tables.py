@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npusim.errors import UsageError
 from npusim.numerics.neural_art_tables import QuadraticTable, rounded_table
+from npusim.numerics.overrides import override
 from npusim.numerics.requant import read_only
 
 CODES = np.arange(-128, 128)
@@ -70,3 +72,72 @@ def test_the_squared_code_is_the_raw_one(code: int) -> None:
         read_only([0] * 16, np.int64), read_only([1, 0, 0], np.int64), 0, 0, 8, "half_away"
     )
     assert table.apply(np.array(code)) == (code * code + 128) >> 8
+
+
+def test_a_rounded_table_stays_inside_its_clamp_and_int64() -> None:
+    table = rounded_table(lambda x: x * 1e30, (1.0, 0), (1.0, 0), (-100, 90))
+    assert table.apply(np.array([-1, 0, 1])).tolist() == [-100, 0, 90]
+    steep = rounded_table(lambda x: x, (10.0, 0), (1.0, -128))
+    assert steep.apply(np.array([25, 26, -128])).tolist() == [122, 127, -128]
+
+
+IDENTITY = {
+    "type": "QuadraticTable",
+    "segments": [0] * 15 + [1 << 6 | 1],
+    "rows": [0, 1, 0, 0, 2, 0, 0, 3, 5],
+    "linear_shift": 0,
+    "constant_shift": 1,
+    "shift": 0,
+}
+
+
+def filled(**fields: object) -> QuadraticTable:
+    """What a lowering file with these fields makes of a rounded table."""
+    fresh = {"act": rounded_table(np.tanh, (0.03, 0), (0.01, 0))}
+    table = override(fresh, {"act": {**IDENTITY, **fields}})["act"]
+    assert isinstance(table, QuadraticTable)
+    return table
+
+
+def test_known_rows_take_the_place_of_a_rounded_table() -> None:
+    table = filled()
+    assert table.apply(np.array([-128, -7, 111])).tolist() == [-128, -7, 111]
+    assert table.apply(np.array([20])).tolist() == [20]
+    assert table.ties == "half_away"
+    assert filled(ties="floor").ties == "floor"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"rows": []}, "every row that a segment names"),
+        ({"rows": [0] * 6}, "every row that a segment names"),
+        ({"rows": [0] * 10}, "three numbers a row"),
+        ({"rows": [0] * 8 + [2**15]}, "act.rows.*does not fit its field"),
+        ({"rows": [0] * 8 + [-(2**15) - 1]}, "does not fit its field"),
+        ({"segments": [0] * 15}, "another length"),
+        ({"segments": [256] + [0] * 15}, "act.segments.*does not fit"),
+        ({"segments": [-1] + [0] * 15}, "act.segments.*does not fit"),
+        ({"shift": 32}, "act.shifts.*does not fit"),
+        ({"linear_shift": -1}, "act.shifts.*does not fit"),
+        ({"constant_shift": 32}, "act.shifts.*does not fit"),
+        ({"ties": "up"}, "unknown rounding"),
+        ({"type": "Convolution"}, "no field of this name"),
+    ],
+)
+def test_rows_that_cannot_be_are_refused(fields: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        filled(**fields)
+
+
+def test_the_largest_numbers_fit() -> None:
+    edge = filled(rows=[2**15 - 1, -(2**15), 0] * 128, segments=[255] * 16, shift=31)
+    assert edge.rows.size == 384
+    filled(constant_shift=31, linear_shift=31)
+
+
+def test_codes_of_a_board_may_be_given_as_such() -> None:
+    fresh = {"act": rounded_table(np.tanh, (0.03, 0), (0.01, 0))}
+    codes = list(range(-128, 128))
+    table = override(fresh, {"act": {"codes": codes, "silicon": True}})["act"]
+    assert table.to_json() == {"codes": {"dtype": "int64", "values": codes}, "silicon": True}

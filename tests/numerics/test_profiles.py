@@ -10,13 +10,14 @@ from npusim.numerics.profile import load_profile, profile_names
 from npusim.ops.base import all_specs, spec_of
 
 LOCAL = [n for n in profile_names() if n.startswith(("onnxruntime", "tflite"))]
+NOT_IN_TFLITE = {"hard_sigmoid", "selu", "softplus", "softsign", "mish", "swish"}
 
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_every_operator_has_a_rule(name: str) -> None:
     profile = load_profile(name)
-    for spec in all_specs():
-        assert profile.rules.get(spec.name, "exact") in spec.rules, spec.name
+    missing = {s.name for s in all_specs() if profile.rules.get(s.name, "exact") not in s.rules}
+    assert missing == (NOT_IN_TFLITE if name.startswith("tflite") else set())
 
 
 @pytest.mark.parametrize("name", profile_names())

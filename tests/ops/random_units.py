@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npusim.ir import INTEGER_RANGE, Array, Graph, Node, QParams, Site, TensorType, Value
+from npusim.ops.activation import ActivationAttrs
 from npusim.ops.add import AddAttrs
 from npusim.ops.base import spec_of
 from npusim.ops.concat import ConcatAttrs
@@ -306,6 +307,36 @@ def requantize(rng: Rng) -> Case:
     )
 
 
+def activation_function(op: str) -> Callable[[Rng], Case]:
+    """A function of one code, on every code; scales around those where it is neither flat nor
+    linear."""
+
+    def make(rng: Rng) -> Case:
+        dtype = ("uint8", "int8")[rng.integers(2)]
+        kind = style(rng)
+        x = activation(rng, dtype, kind)
+        y = QParams.make(scales(rng, kind, -7, -1), zero_point(rng, dtype))
+        numbers = {"hard_sigmoid": 2, "leaky_relu": 1, "elu": 1, "selu": 2}.get(op, 0)
+        # float32, as a file's attributes are.
+        drawn = tuple(float(n) for n in rng.uniform(0.01, 1.5, numbers).astype(np.float32))
+        attrs = ActivationAttrs(op, drawn, clamp(rng, dtype))
+        lo, hi = INTEGER_RANGE[dtype]
+        every = np.arange(lo, hi + 1).astype(dtype).reshape(2, 128)
+        return one_node(op, attrs, [Operand("x", every, x)], dtype, y)
+
+    return make
+
+
+EXACT_FUNCTIONS = (
+    "hard_sigmoid", "hard_swish", "leaky_relu", "elu", "selu", "sigmoid", "softplus", "softsign",
+)  # fmt: skip
+"""Those on which onnxruntime's float kernels and correctly rounded ones gave the same codes."""
+
+
+def any_function(rng: Rng) -> Case:
+    return activation_function(str(rng.choice(EXACT_FUNCTIONS)))(rng)
+
+
 def quantize(rng: Rng) -> Case:
     dtype = ("uint8", "int8")[rng.integers(2)]
     y = activation(rng, dtype, style(rng))
@@ -340,6 +371,9 @@ MAKERS: Mapping[str, Callable[[Rng], Case]] = {
     "MaxPool": max_pool,
     "Requantize": requantize,
     "QuantizeLinear": quantize,
+    "QLinearSigmoid": activation_function("sigmoid"),
+    "QLinearLeakyRelu": activation_function("leaky_relu"),
+    "Activation": any_function,
 }
 
 

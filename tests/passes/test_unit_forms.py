@@ -345,7 +345,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
         lambda n, x: n.node("ReduceMean", [x], "m", axes=[1]),
         "m: ReduceMean: only means over height and width",
     ),
-    "sigmoid": (lambda n, x: n.node("Sigmoid", [x], "s"), "s: operator Sigmoid .opset 17. cannot"),
+    "cosine": (lambda n, x: n.node("Cos", [x], "c"), "c: operator Cos .opset 17. cannot"),
     "two convolutions in a row": (
         lambda n, x: n.node("Conv", [conv(n, x), n.dq(n.const(random_codes((4, 4, 1, 1))), 1, 0)]),
         "without a QuantizeLinear after it|input of Conv is not quantized",
