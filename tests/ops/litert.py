@@ -23,6 +23,7 @@ VERSIONS: Mapping[int, int] = {
     schema.BuiltinOperator.FULLY_CONNECTED: 5,
     schema.BuiltinOperator.CONV_2D: 3,
     schema.BuiltinOperator.DEPTHWISE_CONV_2D: 3,
+    schema.BuiltinOperator.HARD_SWISH: 1,
 }
 """The operator versions that brought 8-bit signed codes; 2 for all others."""
 
@@ -119,6 +120,22 @@ def _conv(site: Site) -> tuple[int, Any]:
     return schema.BuiltinOperator.CONV_2D, options
 
 
+def _leaky_relu(site: Site) -> tuple[int, Any]:
+    options = schema.LeakyReluOptionsT()
+    (options.alpha,) = site.attrs.numbers
+    return schema.BuiltinOperator.LEAKY_RELU, options
+
+
+def _gelu(site: Site) -> tuple[int, Any]:
+    options = schema.GeluOptionsT()
+    options.approximate = site.attrs.function == "gelu_tanh"
+    return schema.BuiltinOperator.GELU, options
+
+
+def _plain(code: str) -> Callable[[Site], tuple[int, Any]]:
+    return lambda site: (getattr(schema.BuiltinOperator, code), None)
+
+
 OPERATORS: Mapping[str, Callable[[Site], tuple[int, Any]]] = {
     "add": _binary("ADD", schema.AddOptionsT),
     "mul": _binary("MUL", schema.MulOptionsT),
@@ -128,6 +145,11 @@ OPERATORS: Mapping[str, Callable[[Site], tuple[int, Any]]] = {
     "concat": _concat,
     "avgpool": _average,
     "conv": _conv,
+    "sigmoid": _plain("LOGISTIC"),
+    "tanh": _plain("TANH"),
+    "hard_swish": _binary("HARD_SWISH", schema.HardSwishOptionsT),
+    "leaky_relu": _leaky_relu,
+    "gelu": _gelu,
     "gemm": _binary("FULLY_CONNECTED", schema.FullyConnectedOptionsT),
 }
 

@@ -140,6 +140,17 @@ def _maxpool(unit: _Unit) -> onnx.NodeProto:
     )
 
 
+def _activation(op_type: str, *names: str) -> Callable[[_Unit], onnx.NodeProto]:
+    def write(unit: _Unit) -> onnx.NodeProto:
+        numbers = dict(zip(names, unit.site.attrs.numbers, strict=True))
+        if op_type.startswith("QLinear"):
+            inputs = [*unit.quantized(0), *unit.output()]
+            return _node(unit, op_type, inputs, MICROSOFT, **numbers)
+        return helper.make_node(op_type, ["real"], ["result"], **numbers)
+
+    return write
+
+
 def _quantize(unit: _Unit) -> onnx.NodeProto:
     return _node(unit, "QuantizeLinear", [unit.site.value(0).name, *unit.output()], "")
 
@@ -159,13 +170,25 @@ WRITERS: Mapping[str, Callable[[_Unit], onnx.NodeProto]] = {
     "maxpool": _maxpool,
     "quantize": _quantize,
     "dequantize": _dequantize,
+    "sigmoid": _activation("QLinearSigmoid"),
+    "leaky_relu": _activation("QLinearLeakyRelu", "alpha"),
 }
+
+UNFUSED: Mapping[str, Callable[[_Unit], onnx.NodeProto]] = {
+    "hard_sigmoid": _activation("HardSigmoid", "alpha", "beta"),
+    "hard_swish": _activation("HardSwish"),
+    "elu": _activation("Elu", "alpha"),
+    "selu": _activation("Selu", "alpha", "gamma"),
+    "softplus": _activation("Softplus"),
+    "softsign": _activation("Softsign"),
+}
+"""Operators without a kernel for codes: float ones between DequantizeLinear and QuantizeLinear."""
 
 
 def unit_model(site: Site) -> onnx.ModelProto:
-    """The node as an ONNX model of its own; requantize is a pair of nodes."""
+    """The node as an ONNX model of its own; some are float nodes between codes."""
     unit = _Unit(site)
-    nodes = _requantize(unit) if site.node.op == "requantize" else [WRITERS[site.node.op](unit)]
+    nodes = _between_floats(unit) if _keeps_its_nodes(site) else [WRITERS[site.node.op](unit)]
     activations = []
     for name in dict.fromkeys(n for n in site.node.inputs if n):
         if site.graph.is_constant(name):
@@ -176,11 +199,17 @@ def unit_model(site: Site) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=OPSETS, ir_version=9)
 
 
-def _requantize(unit: _Unit) -> list[onnx.NodeProto]:
-    real = "real"
-    first = helper.make_node("DequantizeLinear", unit.quantized(0), [real])
-    second = _node(unit, "QuantizeLinear", [real, *unit.output()], "")
-    return [first, second]
+def _keeps_its_nodes(site: Site) -> bool:
+    return site.node.op == "requantize" or site.node.op in UNFUSED
+
+
+def _between_floats(unit: _Unit) -> list[onnx.NodeProto]:
+    """DequantizeLinear, the float operator if there is one, QuantizeLinear."""
+    first = helper.make_node("DequantizeLinear", unit.quantized(0), ["real"])
+    op = unit.site.node.op
+    middle = [UNFUSED[op](unit)] if op in UNFUSED else []
+    last = "result" if middle else "real"
+    return [first, *middle, _node(unit, "QuantizeLinear", [last, *unit.output()], "")]
 
 
 def _node(
@@ -213,8 +242,8 @@ def session(site: Site) -> onnxruntime.InferenceSession:
     options.log_severity_level = 3
     if saturates_without_vnni(site):
         options.add_session_config_entry("session.x64quantprecision", "1")
-    if site.node.op == "requantize":
-        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps the pair as it is
+    if _keeps_its_nodes(site):
+        level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # keeps the nodes as they are
         options.graph_optimization_level = level
     return onnxruntime.InferenceSession(
         unit_model(site).SerializeToString(), options, providers=["CPUExecutionProvider"]

@@ -72,6 +72,23 @@ def average_pool(rng: Rng) -> Case:
     )
 
 
+def function(op: str, which: str = "", y: QParams | None = None) -> Callable[[Rng], Case]:
+    """A function of one code; ``y`` where TFLite takes that output only."""
+
+    def make(rng: Rng) -> Case:
+        site = units.activation_function(op)(rng).site
+        attrs = dataclasses.replace(site.attrs, function=which or op, clamp=CODES)
+        x = units.activation(rng, "int8", units.style(rng))
+        scale = site.output_qparams.scale[0]
+        if op == "hard_swish":  # TFLite refuses ratios of 128 and more
+            scale = max(scale, x.scale[0] / 100)
+        operand = Operand("x", np.arange(-128, 128).astype(np.int8)[None], x)
+        made = y or QParams.make(scale, units.zero_point(rng, "int8"))
+        return units.one_node(op, attrs, [operand], "int8", made)
+
+    return make
+
+
 def quantize(rng: Rng) -> Case:
     """Values that TFLite's conversion to int32 can hold."""
     case = units.quantize(rng)
@@ -87,6 +104,12 @@ MAKERS: Mapping[str, Callable[[Rng], Case]] = {
     "MEAN": units.global_average_pool,
     "QUANTIZE": units.requantize,
     "QUANTIZE_FLOAT": quantize,
+    "LOGISTIC": function("sigmoid", y=QParams.make(1 / 256, -128)),
+    "TANH": function("tanh"),
+    "LEAKY_RELU": function("leaky_relu"),
+    "HARD_SWISH": function("hard_swish"),
+    "GELU": function("gelu"),
+    "GELU_TANH": function("gelu", "gelu_tanh"),
 }
 
 
