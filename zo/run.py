@@ -17,7 +17,8 @@ from npusim.numerics.lowered import lowering_from_json, lowering_to_json
 from npusim.program import Program
 from npusim.weights import WeightStore
 from npusim.zo import reference
-from npusim.zo.algorithm import compose, trained_tensors
+from npusim.zo.algorithm import Algorithm, compose, trained_tensors
+from npusim.zo.calibrate import calibrated_rate
 from npusim.zo.checkpoint import Checkpoint, load_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
 from npusim.zo.explain import explain
@@ -34,12 +35,14 @@ from npusim.zo.loop import (
     make_header,
     run_loop,
 )
+from npusim.zo.loss import Loss
 from npusim.zo.network import Labelled, TrainedNetwork, cut_network
 from npusim.zo.replay import Replayed, replay_log
-from npusim.zo.settings import Settings, preset
+from npusim.zo.settings import AUTO, Settings, preset
 from npusim.zo.state import initial_state
 from npusim.zo.step import Trainer
 from npusim.zo.stop import StopRequest
+from npusim.zo.tensors import Trained
 
 TRAINED_NAME = "trained.onnx"
 MOST_IMAGES_A_CALL = 64
@@ -128,11 +131,12 @@ def train(
         loss = network.loss_of(settings.loss)
         lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk, loss)
         validation = encode_inputs(splits.validation, network)
+        algorithm, spent = _with_rate(algorithm, tensors, program, lanes, training, loss, tell)
         table = algorithm.table(tensors, loss.fraction_bits)
         trainer = Trainer(
             algorithm, tensors, table, kernels, lanes, training, validation, loss.fraction_bits
         )
-        session = _Session(request, program, network, splits, trainer, spec)
+        session = _Session(request, program, network, splits, trainer, spec, spent)
         return session.run(old, watch, tell)
 
 
@@ -156,7 +160,7 @@ def kernel_module(engine: str) -> ModuleType:
 
 @dataclass(frozen=True)
 class _Session:
-    """The parts of one call of ``train``."""
+    """The parts of one call of ``train``. spent: image-forwards before the first step."""
 
     request: TrainRequest
     program: Program
@@ -164,6 +168,7 @@ class _Session:
     splits: Splits
     trainer: Trainer
     spec: DataSpec
+    spent: int
 
     def run(
         self, old: Checkpoint | None, watch: Watcher, tell: Callable[[str], None]
@@ -210,6 +215,7 @@ class _Session:
         store, trainer, out = self.program.weights, self.trainer, self.request.out
         if old is None:
             state = initial_state(trainer.algorithm, trainer.tensors, store)
+            state.forwards = self.spent
             return Run(trainer, store, state, validation, header, log, out)
         run = Run(trainer, store, old.state, validation, old.header, log, out, old.run)
         if run.weights().crc() != old.weights_crc:
@@ -259,6 +265,24 @@ class _Session:
         return export(program.graph, store, path, metadata).message
 
 
+def _with_rate(
+    algorithm: Algorithm,
+    tensors: tuple[Trained, ...],
+    program: Program,
+    lanes: Lanes,
+    data: Labelled,
+    loss: Loss,
+    tell: Callable[[str], None],
+) -> tuple[Algorithm, int]:
+    """The algorithm with a number in place of ``--lr auto``, and the image-forwards it took."""
+    if algorithm.settings.lr != AUTO:
+        return algorithm, 0
+    weights = initial_state(algorithm, tensors, program.weights).weights
+    found = calibrated_rate(algorithm, tensors, weights, lanes, data, loss.fraction_bits)
+    tell(f"--lr auto is {found.rate:g} here (0.05 LSB a direction; {found.forwards} forwards)")
+    return compose(dataclasses.replace(algorithm.settings, lr=found.rate)), found.forwards
+
+
 def chosen_settings(request: TrainRequest) -> Settings:
     """The user's settings over those of the preset over the defaults.
 
@@ -302,7 +326,7 @@ def _resolve(
     if request.profile is not None:
         given["profile"], kept["profile"] = request.profile, old.header["profile"]
     for name, value in given.items():
-        if value != kept[name]:
+        if value not in (kept[name], AUTO):
             raise UsageError(
                 "a resumed run keeps the options it began with",
                 where=f"--{name.replace('_', '-')}",

@@ -1,4 +1,4 @@
-"""What no mode's bits may depend on: threads, batch split, blocks, engine, interruptions, replay."""
+"""What no mode's bits may depend on: threads, batch split, blocks, engine, interruptions."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ MODES: dict[str, dict[str, Any]] = {
     "real": {"geometry": "real", "train_bias": True},
     "masks": {"mask": "random:0.3", "gate": True, "layer_mu": ("fc*=1",), "train_bias": True},
     "clip": {"clip": 0.5},
+    "auto": {"lr": "auto", "sides": "leave-one-out"},
     "layerq": {"layerq": True, "q": "fixed:4", "train_bias": True},
     "variance": {"q": "variance:2", "window": 40, "q_max": 8},
     "ramp": {"q": "ramp:1:3", "horizon": 300, "lr_schedule": "cosine"},
