@@ -58,10 +58,21 @@ def compile(
     Raises:
         UnsupportedOp: the profile cannot compute an operator.
         BadQuantization, BadShape: the network does not fit the profile or itself.
+        UsageError: ``graph`` is no graph.
     """
+    from npusim.errors import UsageError
+    from npusim.ir import Graph
     from npusim.lowering import compile_chosen
     from npusim.program import compile_graph
 
+    if not isinstance(graph, Graph):
+        raise UsageError(
+            "a graph is compiled, not a file",
+            where="npusim.compile",
+            got=type(graph).__name__,
+            wanted="what npusim.load returns",
+            hint="Write npusim.compile(npusim.load(path)).",
+        )
     if lowering is None or isinstance(lowering, str):
         return compile_chosen(graph, profile, engine, lowering)[0]
     return compile_graph(graph, profile, engine, lowering)

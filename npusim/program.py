@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatchcase
@@ -13,7 +14,7 @@ import numpy as np
 from npusim.counters import LayerCounts, Statistics, layer_counts
 from npusim.errors import BadShape, ModelError, UsageError
 from npusim.interpreter import ReferenceWorker
-from npusim.ir import Array, Graph, Value
+from npusim.ir import Array, Graph, Site, Value
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import DEFAULT_PROFILE, Profile, load_profile
 from npusim.ops.base import rule_for, spec_of
@@ -61,6 +62,13 @@ class Program:
         self.lowering = lowering
         self.weights = WeightStore.of(graph)
 
+    def __repr__(self) -> str:
+        return (
+            f"<Program of {self.graph.path or self.graph.name}: {len(self.graph.nodes)} operators, "
+            f"{self.weights.parameters():,} parameters, profile {self.profile.name}, "
+            f"engine {self.engine}>"
+        )
+
     @cached_property
     def _plan(self) -> Plan:
         from npusim.kernels.plan import build_plan
@@ -86,11 +94,12 @@ class Program:
         weights: WeightStore | None = None,
         statistics: Statistics | None = None,
     ) -> dict[str, Array]:
-        """Outputs of the network, and of every tensor that a glob in ``taps`` names.
+        """Outputs of the network, and every tensor that a glob in ``taps`` names.
 
         Args:
             feeds: input name -> array in the model's own dtype, any number of images.
-            taps: shell patterns over tensor names.
+            taps: shell patterns over names of tensors, and of nodes for the tensors that they
+                compute; one pattern alone may be a text.
             threads: images are shared out over this many threads; bits do not depend on it.
             weights: other codes than the file's.
             statistics: counts what saturates in every layer.
@@ -100,7 +109,8 @@ class Program:
 
         Raises:
             BadShape: a feed is missing, unknown, or has another dtype or shape.
-            ModelError: a tap names no tensor.
+            ModelError: a tap names neither a tensor nor a node.
+            UsageError: feeds are no mapping.
         """
         arrays, images = self._check_feeds(feeds)
         names = [v.name for v in self.graph.outputs] + self._tapped(taps)
@@ -159,6 +169,14 @@ class Program:
 
     def _check_feeds(self, feeds: Mapping[str, Array]) -> tuple[list[Array], int | None]:
         names = {v.name for v in self.graph.inputs}
+        if not isinstance(feeds, Mapping):
+            raise UsageError(
+                "a program runs on arrays by input name",
+                where="feeds",
+                got=type(feeds).__name__,
+                wanted="a mapping",
+                hint=f"Write program.run({{{self.graph.inputs[0].name!r}: array}}).",
+            )
         for name in feeds:
             if name not in names:
                 raise BadShape(
@@ -184,18 +202,26 @@ class Program:
 
     def _tapped(self, taps: Iterable[str]) -> list[str]:
         outputs = {v.name for v in self.graph.outputs}
-        computed = [n for n in self.graph.values if not self.graph.is_constant(n)]
         found: list[str] = []
-        for pattern in taps:
-            matches = [n for n in computed if fnmatchcase(n, pattern)]
-            if not matches:
-                raise ModelError(
-                    "no tensor matches this tap",
-                    where=pattern,
-                    hint="`npusim inspect --json` lists the tensors of the network.",
-                )
-            found += [n for n in matches if n not in outputs and n not in found]
+        for pattern in (taps,) if isinstance(taps, str) else taps:
+            found += [n for n in self._matching(pattern) if n not in outputs and n not in found]
         return found
+
+    def _matching(self, pattern: str) -> list[str]:
+        """Activations whose own name, or whose node's, matches; in order of execution."""
+        names = {v.name: {v.name} for v in self.graph.inputs}
+        names |= {node.outputs[0]: {node.outputs[0], node.name} for node in self.graph.nodes}
+        matches = [n for n, known in names.items() if any(fnmatchcase(k, pattern) for k in known)]
+        if matches:
+            return matches
+        close = difflib.get_close_matches(pattern, sorted(set().union(*names.values())), 1)
+        raise ModelError(
+            "no tensor and no node matches this tap",
+            where=pattern,
+            hint=f"Did you mean {close[0]}?"
+            if close
+            else "`npusim inspect` shows every node and the tensor that it computes.",
+        )
 
 
 def compile_graph(
@@ -219,19 +245,28 @@ def compile_graph(
     if engine not in ENGINES:
         raise UsageError("unknown engine", where=engine, wanted=" or ".join(ENGINES))
     chosen = profile if isinstance(profile, Profile) else load_profile(profile or DEFAULT_PROFILE)
-    frozen: dict[str, Lowered] = {}
-    for site in graph.sites():
-        inferred = spec_of(site.node.op).infer(site)
-        if inferred != site.output.type:
-            raise BadShape(
-                f"{site.node.op} computes another type than the model states",
-                where=site.node.name,
-                got=inferred,
-                wanted=site.output.type,
-            )
-        given = (lowering or {}).get(site.node.name)
-        frozen[site.node.name] = given or rule_for(site, chosen).lower(site, chosen)
+    given = lowering or {}
+    frozen = {
+        site.node.name: lower_site(site, chosen, given.get(site.node.name))
+        for site in graph.sites()
+    }
     return Program(graph, chosen, engine, frozen)
+
+
+def lower_site(site: Site, profile: Profile, given: Lowered | None = None) -> Lowered:
+    """The numbers that a node computes with; ``given`` where there are some already.
+
+    Raises what ``compile_graph`` raises for this node.
+    """
+    inferred = spec_of(site.node.op).infer(site)
+    if inferred != site.output.type:
+        raise BadShape(
+            f"{site.node.op} computes another type than the model states",
+            where=site.node.name,
+            got=inferred,
+            wanted=site.output.type,
+        )
+    return given or rule_for(site, profile).lower(site, profile)
 
 
 def _check_array(array: Array, value: Value) -> None:
