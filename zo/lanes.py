@@ -23,6 +23,7 @@ from npusim.zo.estimator import Evaluation
 from npusim.zo.loss import IntegerCrossEntropy, Loss
 from npusim.zo.masks import blocked
 from npusim.zo.network import Labelled, TrainedNetwork
+from npusim.zo.prefix import SuffixRunner, suffixes_of
 from npusim.zo.reference import Where, exposed
 from npusim.zo.rng import Key, Purpose
 from npusim.zo.tensors import Trained, flat
@@ -58,7 +59,7 @@ class Lane:
     """What one thread needs. chunk: images of one forward call at most.
 
     scratch: for the codes of the largest tensor of a dtype. loss: of steps; evaluations always
-    use ``integer_loss``.
+    use ``integer_loss``. runner: of LayerQ's suffixes; None: every pass runs the whole network.
     """
 
     worker: AnyWorker
@@ -68,36 +69,64 @@ class Lane:
     loss: Loss
     integer_loss: IntegerCrossEntropy
     chunk: int
+    runner: SuffixRunner | None = None
 
-    def perturb(
-        self, weights: Sequence[npt.NDArray[Any]], evaluation: Evaluation, point: Point
-    ) -> None:
-        """Give the worker sat(w + side * mu * z_k), built from the stored weights."""
+    def losses_at(
+        self,
+        weights: Sequence[npt.NDArray[Any]],
+        evaluation: Evaluation,
+        batch: Labelled,
+        point: Point,
+    ) -> int:
+        """Sum of the batch's losses at sat(w + side * mu * z_k), built from the stored weights."""
         layer = point.layer(evaluation.k)
+        if layer is None or self.runner is None:
+            for tensor, state in zip(self.tensors, weights, strict=True):
+                moved = layer in (None, tensor.node) and evaluation.side
+                codes = self._moved(tensor, state, evaluation, point) if moved else exposed(state)
+                self.worker.set_weight(tensor.name, flat(tensor, codes))
+            return self.measure(batch, self.loss)[0]
+        if self.runner.begin(point.step):
+            self.expose(weights)
+        worker = self.runner.workers[layer]
         for tensor, state in zip(self.tensors, weights, strict=True):
-            if evaluation.side == 0 or layer not in (None, tensor.node):
-                self.worker.set_weight(tensor.name, flat(tensor, exposed(state)))
-                continue
-            out = self.scratch[tensor.code_type][: tensor.size].reshape(tensor.shape)
-            where = Where(0, tensor.id, point.step, point.key, point.purpose)
-            amounts = np.int64(evaluation.side * tensor.mu) << tensor.unit_bits
-            self.kernels.perturb(state, out, amounts, tensor.sat, where, evaluation.k)
-            still = blocked(tensor, slice(None), state, point.gate)
-            if still is not None:
-                out[still] = exposed(state)[still]
-            self.worker.set_weight(tensor.name, flat(tensor, out))
+            if self.runner.holds(layer, tensor.name):
+                moved = tensor.node == layer and evaluation.side
+                codes = self._moved(tensor, state, evaluation, point) if moved else exposed(state)
+                worker.set_weight(tensor.name, flat(tensor, codes))
+        return self.measure(batch, self.loss, layer)[0]
+
+    def _moved(
+        self, tensor: Trained, state: npt.NDArray[Any], evaluation: Evaluation, point: Point
+    ) -> npt.NDArray[Any]:
+        """The perturbed codes of one tensor; valid until the next call."""
+        out = self.scratch[tensor.code_type][: tensor.size].reshape(tensor.shape)
+        where = Where(0, tensor.id, point.step, point.key, point.purpose)
+        amounts = np.int64(evaluation.side * tensor.mu) << tensor.unit_bits
+        self.kernels.perturb(state, out, amounts, tensor.sat, where, evaluation.k)
+        still = blocked(tensor, slice(None), state, point.gate)
+        if still is not None:
+            out[still] = exposed(state)[still]
+        return out
 
     def expose(self, weights: Sequence[npt.NDArray[Any]]) -> None:
         """Give the worker the weights as they are."""
         for tensor, state in zip(self.tensors, weights, strict=True):
             self.worker.set_weight(tensor.name, flat(tensor, exposed(state)))
 
-    def measure(self, data: Labelled, loss: Loss) -> tuple[int, int]:
-        """(sum of the losses, correct answers) over the images, whatever the chunk."""
+    def measure(self, data: Labelled, loss: Loss, layer: str | None = None) -> tuple[int, int]:
+        """(sum of the losses, correct answers) over the images, whatever the chunk.
+
+        layer: run only what follows the start of this layer; what comes before it is kept.
+        """
         loss_sum = correct = 0
         for start in range(0, len(data), self.chunk):
             labels = data.labels[start : start + self.chunk]
-            (logits,) = self.worker.forward((data.codes[start : start + self.chunk],))
+            codes = data.codes[start : start + self.chunk]
+            if layer is None or self.runner is None:
+                (logits,) = self.worker.forward((codes,))
+            else:
+                logits = self.runner.forward(layer, start, codes)
             scores = logits.reshape(len(labels), -1)
             loss_sum += int(loss(scores, labels).sum())
             correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
@@ -132,6 +161,7 @@ class Lanes:
         network: whose core is run. store: all weights of the network.
         tensors: the trained ones. kernels: see npusim.zo.updates.Kernels.
         threads: the pool. chunk: images of one forward call at most. loss: of steps.
+        layers: LayerQ's, whose prefixes are kept within a step.
     """
 
     def __init__(
@@ -143,13 +173,17 @@ class Lanes:
         threads: Threads,
         chunk: int,
         loss: Loss | None = None,
+        layers: tuple[str, ...] = (),
     ) -> None:
         self._free: SimpleQueue[Lane] = SimpleQueue()
         step_loss = loss or network.loss
+        suffixes = suffixes_of(network.core, layers)
         for _ in range(threads.count):
             worker = network.core.worker(chunk)
             worker.load(_part_of(store, network.core.weights))
-            lane = Lane(worker, _scratch(tensors), tensors, kernels, step_loss, network.loss, chunk)
+            runner = SuffixRunner.make(worker, suffixes, store, chunk) if layers else None
+            scratch, evaluated = _scratch(tensors), network.loss
+            lane = Lane(worker, scratch, tensors, kernels, step_loss, evaluated, chunk, runner)
             self._free.put(lane)
         self.threads = threads
 
@@ -164,8 +198,7 @@ class Lanes:
 
         def one(evaluation: Evaluation) -> int:
             with self._lane() as lane:
-                lane.perturb(weights, evaluation, point)
-                return lane.measure(batch, lane.loss)[0]
+                return lane.losses_at(weights, evaluation, batch, point)
 
         return np.array(self.threads.map(one, evaluations), np.int64)
 

@@ -17,7 +17,7 @@ from npusim.numerics.lowered import lowering_from_json, lowering_to_json
 from npusim.program import Program
 from npusim.weights import WeightStore
 from npusim.zo import reference
-from npusim.zo.algorithm import Algorithm, compose, trained_tensors
+from npusim.zo.algorithm import Algorithm, compose, layers_of, trained_tensors
 from npusim.zo.calibrate import calibrated_rate
 from npusim.zo.checkpoint import Checkpoint, load_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
@@ -129,7 +129,8 @@ def train(
     with Threads(request.threads) as threads:
         chunk = min(max(settings.batch, 16), MOST_IMAGES_A_CALL)
         loss = network.loss_of(settings.loss)
-        lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk, loss)
+        layers = layers_of(tensors) if settings.layerq else ()
+        lanes = Lanes(network, tensors, kernels, program.weights, threads, chunk, loss, layers)
         validation = encode_inputs(splits.validation, network)
         algorithm, spent = _with_rate(algorithm, tensors, program, lanes, training, loss, tell)
         table = algorithm.table(tensors, loss.fraction_bits)

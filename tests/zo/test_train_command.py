@@ -60,6 +60,35 @@ def test_a_resumed_run_cannot_change_course(
     assert "--lr" in capsys.readouterr().err
 
 
+def test_a_preset_gives_way_to_what_is_given(tmp_path: Path) -> None:
+    arguments = ("--preset", "zo-i8", "--q", "fixed:4", "--steps", 2, *SHORT)
+    assert run(MODEL, "--out", tmp_path, *arguments) == 0
+    header = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    settings = header["settings"]
+    assert (settings["sides"], settings["q"], settings["batch"]) == ("leave-one-out", "fixed:4", 5)
+    assert {t["kind"] for t in header["tensors"]} == {"weight", "bias"}
+    assert run(MODEL, "--out", tmp_path, "--steps", 4, "--resume") == 0
+
+
+@pytest.mark.parametrize("preset", ["zo-i8", "qscheduler-faithful", "qscheduler-faithful-int8"])
+def test_explains_every_constant(preset: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(MODEL, "--explain", "--preset", preset, "--mu", 3) == 0
+    text = capsys.readouterr().out
+    assert "mu = 3  (given)" in text
+    assert f"(preset {preset})" in text
+    assert "seed = 0  (npusim's default)" in text
+    first = {"zo-i8": 16, "qscheduler-faithful": 1, "qscheduler-faithful-int8": 16}[preset]
+    assert f"  q {first}: " in text
+    for word in ("Estimate", "Update", "window", "not public"):
+        assert word in text
+
+
+def test_a_last_layer_by_its_place(tmp_path: Path) -> None:
+    assert run(MODEL, "--out", tmp_path, "--train-layers", "@last", "--steps", 1, *SHORT) == 0
+    header = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[0])
+    assert [t["id"] for t in header["tensors"]] == [4]
+
+
 def test_replays_a_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(MODEL, "--out", tmp_path, "--steps", 4, *SHORT) == 0
     log = tmp_path / "log.jsonl"
@@ -97,6 +126,16 @@ def test_without_data_the_sentence_shows_the_flag(
         ((MODEL, "--out", "x", "--q", "sometimes"), "--q"),
         ((MODEL, "--out", "x", "--window", "week"), "--window"),
         ((MODEL, "--out", "x", "--mu", "500"), "--mu"),
+        ((MODEL, "--out", "x", "--preset", "best"), "--preset"),
+        ((MODEL, "--out", "x", "--lr", "fast"), "--lr"),
+        ((MODEL, "--out", "x", "--q", "ramp:1:4", "--steps", "3"), "--horizon"),
+        ((MODEL, "--out", "x", "--sides", "leave-one-out", "--q", "fixed:1"), "leave-one-out"),
+        ((MODEL, "--out", "x", "--q", "variance:3"), "--q"),
+        ((MODEL, "--out", "x", "--mask", "half"), "--mask"),
+        ((MODEL, "--out", "x", "--layer-mu", "conv9=2"), "--layer-mu"),
+        ((MODEL, "--out", "x", "--loss", "float"), "--loss"),
+        ((MODEL, "--out", "x", "--no-train-weights"), "--no-train-weights"),
+        ((MODEL, "--out", "x", "--q0", "64", "--q-max", "8"), "--q0"),
     ],
 )
 def test_usage_errors(
