@@ -65,7 +65,7 @@ def compile_chosen(
     from npusim.program import compile_graph
 
     frozen = None if choice == FRESH else _frozen(graph)
-    trained = frozen["profile"] if frozen else _profile_of(graph)
+    trained = frozen["profile"] if frozen else profile_of(graph)
     fresh = compile_graph(graph, profile or trained, engine)
     lowering: Mapping[str, Lowered] = fresh.lowering
     notes = []
@@ -86,7 +86,7 @@ def compile_chosen(
     return compile_graph(graph, fresh.profile, engine, lowering), "; ".join(notes)
 
 
-def _profile_of(graph: Graph) -> str | None:
+def profile_of(graph: Graph) -> str | None:
     """The profile that the file was trained under; None where it names none that exists."""
     try:
         name = json.loads(graph.metadata[METADATA_KEY])["profile"]

@@ -32,7 +32,8 @@ SHOWN = 6
 @click.option(
     "--show-lowering",
     is_flag=True,
-    help="Also show the integers or float32 numbers each operator computes with.",
+    help="Also show the integers or float32 numbers each operator computes with (those of "
+    "--lowering, or of a trained model).",
 )
 @q_json_option
 @lowering_option
@@ -47,16 +48,23 @@ def command(
     profile: str | None,
     as_json: bool,
 ) -> None:
-    """Show MODEL's operators and where they run, its quantization, parameters and MACs."""
+    """Show MODEL's operators and where they run, its quantization, parameters and MACs.
+
+    Every operator is tried under the profile; one that it cannot compute is marked, with the
+    reason. The names of nodes and tensors are those that `run --taps` takes.
+    """
     import npusim
-    from npusim.lowering import compile_chosen
+    from npusim.lowering import compile_chosen, profile_of
     from npusim.numerics.lowered import lowering_to_json
     from npusim.numerics.profile import DEFAULT_PROFILE, load_profile
     from npusim.report.model import model_report
 
+    if lowering is not None and not show_lowering:
+        raise click.UsageError("--lowering changes only what --show-lowering shows: give both.")
     graph = npusim.load(model, q_json)
     if not show_lowering:
-        _show(model_report(graph, load_profile(profile or DEFAULT_PROFILE)), None, as_json)
+        chosen = load_profile(profile or profile_of(graph) or DEFAULT_PROFILE)
+        _show(model_report(graph, chosen), None, as_json)
         return
     program, note = compile_chosen(graph, profile, "numpy", lowering)
     if note:
@@ -78,6 +86,9 @@ def _show(report: ModelReport, lowering: dict[str, Any] | None, as_json: bool) -
 def _summary(report: ModelReport) -> None:
     opsets = ", ".join(f"{domain or 'ai.onnx'} {n}" for domain, n in report.opsets.items())
     emit(f"{report.path}: {report.name} (opset {opsets}), profile {report.profile}")
+    if report.refused:
+        count = f"{len(report.refused)} of {len(report.operators)} operators"
+        emit(f"  cannot run under this profile: {count}, see below")
     for label, rows in (("input", report.inputs), ("output", report.outputs)):
         for row in rows:
             emit(f"  {label:12}{_tensor(row)}")
@@ -105,16 +116,23 @@ def _operators(report: ModelReport) -> None:
     from npusim.report.model import PLACES
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("node", "operator", "runs on", "rule", "output", "weights"):
+    for heading in ("node", "operator", "runs on", "rule", "tensor", "type", "weights"):
         table.add_column(heading)
     for heading in ("parameters", "MACs"):
         table.add_column(heading, justify="right")
     for row in report.operators:
         place = PLACES[row.runs_on] + ("" if row.bit_accurate else ", not bit-accurate")
         rule = f"{row.rule} [{row.evidence}]" if row.evidence else row.rule
+        rule = "cannot run" if row.refusal else rule
         counts = (f"{n:,}" if n else "" for n in (row.parameters, row.macs))
-        table.add_row(row.name, row.op, place, rule, row.output, row.weights, *counts)
+        table.add_row(row.name, row.op, place, rule, row.tensor, row.output, row.weights, *counts)
     emit_table(table)
+    for row in report.refused:
+        reason = row.refusal.removeprefix(f"{row.name}: ")
+        emit(f"cannot run under this profile: {row.name}: {reason}")
+    for source, level in {row.source: row.evidence for row in report.operators}.items():
+        if source:
+            emit(f"[{level}] {source}")
 
 
 def _shortened(value: Any) -> Any:

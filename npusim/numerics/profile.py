@@ -18,6 +18,7 @@ from npusim.errors import UsageError
 DEFAULT_PROFILE = "neural-art"
 
 EVIDENCE = ("silicon", "descriptor", "vendor", "measured", "inferred", "assumed")
+"""From the surest to the least sure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Profile:
-    """rules: operator -> name of its rule. switches: options that those rules read."""
+    """rules: operator -> name of its rule. switches: options that those rules read.
+
+    evidence: of "<operator>" and "switch <name>". cases: evidence of what only some nodes do, by
+    the case's name in npusim.report.evidence; a node's evidence is the weakest that concerns it.
+    """
 
     name: str
     summary: str
     rules: Mapping[str, str]
     switches: Mapping[str, Any] = field(default_factory=dict)
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    cases: Mapping[str, Evidence] = field(default_factory=dict)
 
 
 def profile_names() -> tuple[str, ...]:
@@ -72,20 +78,27 @@ def load_profile(name: str) -> Profile:
         changes = data["variants"][variant]
         rules |= changes.get("rules", {})
         switches |= changes.get("switches", {})
-    return _from_tables(name, data["summary"], rules, switches)
+    return _from_tables(name, data["summary"], rules, switches, data.get("cases", {}))
 
 
 def _from_tables(
-    name: str, summary: str, rules: dict[str, Any], switches: dict[str, Any]
+    name: str,
+    summary: str,
+    rules: dict[str, Any],
+    switches: dict[str, Any],
+    cases: dict[str, Any],
 ) -> Profile:
-    evidence = {}
-    for key, entry in {**rules, **{f"switch {k}": v for k, v in switches.items()}}.items():
-        assert entry["evidence"] in EVIDENCE, (name, key)
-        evidence[key] = Evidence(entry["evidence"], entry["source"])
+    entries = {**rules, **{f"switch {k}": v for k, v in switches.items()}}
     return Profile(
         name=name,
         summary=summary,
         rules={op: entry["rule"] for op, entry in rules.items()},
         switches={key: entry["value"] for key, entry in switches.items()},
-        evidence=evidence,
+        evidence={key: _evidence(entry, f"{name}: {key}") for key, entry in entries.items()},
+        cases={key: _evidence(entry, f"{name}: {key}") for key, entry in cases.items()},
     )
+
+
+def _evidence(entry: Mapping[str, Any], where: str) -> Evidence:
+    assert entry["evidence"] in EVIDENCE, where
+    return Evidence(entry["evidence"], entry["source"])

@@ -7,10 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from npusim.errors import UnsupportedOp
+from npusim.errors import NpusimError
 from npusim.ir import Graph, Site, Value
+from npusim.numerics.lowered import Lowered
 from npusim.numerics.profile import Profile
-from npusim.ops.base import rule_for, spec_of
+from npusim.ops.base import spec_of
+from npusim.program import lower_site
+from npusim.report.evidence import evidence_of
 from npusim.weights import WeightStore
 
 SCHEMA_VERSION = 1
@@ -37,8 +40,10 @@ class OperatorRow:
     """One operator.
 
     origin: the file's nodes it stands for. runs_on: "npu", "layout" or "software".
-    bit_accurate: False where it computes with floats. rule, evidence: the profile's arithmetic
-    for it and how sure that is ("" for operators that only move or compare codes).
+    bit_accurate: False where it computes with floats. rule, evidence, source: the profile's
+    arithmetic for it, how sure that is for this node, and why ("" for operators that only move or
+    compare codes). refusal: why the profile cannot compute it, "" where it can.
+    inputs: their types. tensor, output: name and type of what it computes.
     weights: its quantization scheme, "" without weights. macs: multiply-accumulates an image.
     """
 
@@ -49,7 +54,10 @@ class OperatorRow:
     bit_accurate: bool
     rule: str
     evidence: str
+    source: str
+    refusal: str
     inputs: tuple[str, ...]
+    tensor: str
     output: str
     weights: str
     parameters: int
@@ -74,12 +82,17 @@ class ModelReport:
     metadata: Mapping[str, str]
     schema_version: int = field(default=SCHEMA_VERSION)
 
+    @property
+    def refused(self) -> tuple[OperatorRow, ...]:
+        """Operators that the profile cannot compute."""
+        return tuple(row for row in self.operators if row.refusal)
+
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return asdict(self) | {"runs": not self.refused}
 
 
 def model_report(graph: Graph, profile: Profile) -> ModelReport:
-    """Looks at a graph of NPU operators; nothing is computed and nothing compiled."""
+    """Looks at a graph of NPU operators, and tries to lower each under the profile."""
     rows = tuple(_operator(site, profile) for site in graph.sites())
     constants = graph.initializers
     return ModelReport(
@@ -121,17 +134,20 @@ def _tensor(value: Value) -> TensorRow:
 def _operator(site: Site, profile: Profile) -> OperatorRow:
     spec = spec_of(site.node.op)
     names = [name for name in site.node.inputs if name]
-    evidence = profile.evidence.get(spec.name)
-    rule = _rule_name(site, profile)
+    lowered, refusal = _lowered(site, profile)
+    evidence = None if lowered is None else evidence_of(site, lowered, profile)
     return OperatorRow(
         name=site.node.name,
         op=site.node.op,
         origin=site.node.origin,
         runs_on=spec.runs_on,
         bit_accurate=not _computes_with_floats(site),
-        rule=rule,
-        evidence=evidence.level if evidence and rule else "",
+        rule=profile.rules.get(spec.name, "") if lowered else "none",
+        evidence=evidence.level if evidence else "",
+        source=evidence.source if evidence else "",
+        refusal=refusal,
         inputs=tuple(str(site.graph.value(n).type) for n in names if not site.graph.is_constant(n)),
+        tensor=site.output.name,
         output=str(site.output.type),
         weights="" if spec.weight is None else scheme(site.value(spec.weight)),
         parameters=sum(
@@ -141,13 +157,12 @@ def _operator(site: Site, profile: Profile) -> OperatorRow:
     )
 
 
-def _rule_name(site: Site, profile: Profile) -> str:
-    """The profile's name for the operator's arithmetic, "none" where it has none."""
+def _lowered(site: Site, profile: Profile) -> tuple[Lowered | None, str]:
+    """The node's numbers under the profile, or None and why there are none."""
     try:
-        rule_for(site, profile)
-    except UnsupportedOp:
-        return "none"
-    return profile.rules.get(site.node.op, "")
+        return lower_site(site, profile), ""
+    except NpusimError as error:
+        return None, str(error)
 
 
 def _computes_with_floats(site: Site) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 import npusim.ops  # noqa: F401  (fills the registry)
 from npusim.numerics.profile import Profile, load_profile, profile_names
 from npusim.ops.base import OpSpec, all_specs
+from npusim.report.evidence import CASES
 from npusim.report.model import PLACES
 
 SCHEMA_VERSION = 1
@@ -84,7 +85,9 @@ def operators_page() -> str:
         f"| {op.name} | {op.summary} | {PLACES[op.runs_on]} | {_onnx(op)} |" for op in operators
     ]
     lines += ["", "## Arithmetic under each profile", ""]
-    lines += ["Operators that are not listed only move or compare codes: every profile agrees.", ""]
+    lines += ["Operators that are not listed only move or compare codes: every profile agrees."]
+    lines += ["A *case* weakens the evidence of the nodes that it is about; `npusim inspect` shows"]
+    lines += ["every node's own.", ""]
     for name in profile_names():
         lines += _profile_section(load_profile(name), operators)
     return "\n".join(lines).rstrip() + "\n"
@@ -99,19 +102,21 @@ def _onnx(op: SupportedOp) -> str:
 
 
 def _profile_section(profile: Profile, operators: tuple[SupportedOp, ...]) -> list[str]:
-    """A profile's rules and switches; of a variant ("family/variant") those that it changes."""
+    """A profile's rules, switches and cases; of a "family/variant" those that it changes."""
     family, _, variant = profile.name.partition("/")
     base = load_profile(family) if variant else None
     rows = [(op.name, *op.rules[profile.name]) for op in operators if profile.name in op.rules]
     rows += [
         (f"{key} = {value}", "switch", *_why(profile, key)) for key, value in _switches(profile)
     ]
+    rows += [(CASES[key].words, "case", e.level, e.source) for key, e in profile.cases.items()]
     if base is not None:
         known = {(op.name, *op.rules[base.name]) for op in operators if base.name in op.rules}
         known |= {(f"{k} = {v}", "switch", *_why(base, k)) for k, v in _switches(base)}
+        known |= {(CASES[k].words, "case", e.level, e.source) for k, e in base.cases.items()}
         rows = [row for row in rows if row not in known]
     lines = [f"### {profile.name}", "", f"As {family}, except:" if base else profile.summary, ""]
-    lines += ["| operator or switch | rule | evidence | source |", "|---|---|---|---|"]
+    lines += ["| operator, switch or case | rule | evidence | source |", "|---|---|---|---|"]
     return [*lines, *(f"| {' | '.join(row)} |" for row in rows), ""]
 
 

@@ -8,9 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx_nets import Net
 
+import npusim
 from npusim.cli import main
+from npusim.errors import BadQuantization
+from npusim.lowering import lowering_metadata
 
 
 def inspected(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -38,6 +44,7 @@ def test_json(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report["inputs"] == [
         {"name": "image", "type": "float32[N,1,6,6]", "scale": None, "zero_point": None}
     ]
+    assert report["runs"]
     assert "lowering" not in report
 
 
@@ -64,6 +71,72 @@ def test_text(model_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "software epoch, not bit-accurate" in text
     assert "int8 per channel, symmetric" in text
     assert "MACs" in text
+
+
+def test_every_node_and_tensor_that_it_shows_can_be_tapped(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = json.loads(inspected(capsys, str(model_path), "--json"))["operators"]
+    shown = inspected(capsys, str(model_path))
+    graph = npusim.load(model_path)
+    program = npusim.compile(graph, engine="numpy")
+    images = {"image": np.zeros((1, 1, 6, 6), np.float32)}
+    for row in rows:
+        assert row["tensor"] in shown
+        for tap in (row["name"], row["tensor"]):
+            assert row["tensor"] in program.run(images, taps=[tap])
+
+
+def unsigned_conv(path: Path) -> Path:
+    """A convolution of uint8 by uint8 with a zero point that the NPU cannot have."""
+    net = Net()
+    x = net.qdq(net.input("x", [1, 1, 4, 4]), 0.02, 3, "uint8")
+    w = net.dq(net.const(np.full((1, 1, 2, 2), 9, np.uint8), "w"), 0.01, 7, "uint8")
+    net.q(net.node("Conv", [x, w]), 0.1, 0, "uint8", output="y")
+    net.output("y", [1, 1, 3, 3], "uint8")
+    onnx.save(net.model(), path)
+    return path
+
+
+def test_a_node_that_the_profile_cannot_run_is_marked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(unsigned_conv(tmp_path / "m.onnx"))
+    text = inspected(capsys, path)
+    assert "cannot run under this profile: 1 of 2 operators" in text
+    assert any(
+        line.startswith("cannot run under this profile: ") and "no zero point" in line
+        for line in text.splitlines()
+    )
+    report = json.loads(inspected(capsys, path, "--json"))
+    assert not report["runs"]
+    refused = {row["op"]: row["refusal"] for row in report["operators"] if row["refusal"]}
+    assert set(refused) == {"conv"}
+    with pytest.raises(BadQuantization) as error:
+        npusim.compile(npusim.load(path))
+    assert refused["conv"] == str(error.value)
+    assert "cannot run" not in inspected(capsys, path, "--profile", "onnxruntime")
+    assert json.loads(inspected(capsys, path, "--json", "--profile", "onnxruntime"))["runs"]
+
+
+def test_a_trained_file_is_shown_under_its_own_profile(
+    tmp_path: Path, model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = onnx.load(model_path)
+    program = npusim.compile(npusim.load(model_path), "tflite", "numpy")
+    carried = lowering_metadata("tflite", program.weights.crc(), program.lowering)
+    onnx.helper.set_model_props(model, carried)
+    onnx.save(model, tmp_path / "trained.onnx")
+    for options in ([], ["--show-lowering"]):
+        text = inspected(capsys, str(tmp_path / "trained.onnx"), *options)
+        assert "profile tflite" in text.splitlines()[0]
+
+
+def test_a_lowering_that_would_not_be_looked_at_is_refused(
+    model_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["inspect", str(model_path), "--lowering", "fresh"]) == 2
+    assert "--show-lowering" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", "."])
