@@ -8,7 +8,7 @@ from pathlib import Path
 from npusim.files import replacing
 from npusim.models import demo_task
 from npusim.zo.loop import Limits
-from npusim.zo.run import TrainRequest
+from npusim.zo.request import TrainRequest
 
 FOLDER = Path("npusim-demo")
 MODEL_NAME = "demo.onnx"

@@ -14,31 +14,20 @@ import numpy.typing as npt
 
 from npusim.kernels.jit import njit_kernel
 from npusim.kernels.signs import add_where_set
+from npusim.zo.direction_kernels import (
+    GAUSSIAN,
+    LANES,
+    PURPOSE_SHIFT,
+    UNIT,
+    fill,
+    locate,
+    memory,
+    philox,
+)
 from npusim.zo.reference import BlockStats, Where, exposed, fraction_bits
-from npusim.zo.rng import KEY_INCREMENTS, MASK32, MULTIPLIERS, POSITION_BITS, Purpose
+from npusim.zo.rng import Purpose
 
 __all__ = ["block_sums", "exposed", "half_sums", "perturb", "residual", "sums"]
-
-LANES = 16
-UNIT = 128
-
-_M0, _M1 = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
-_W0, _W1 = np.uint64(KEY_INCREMENTS[0]), np.uint64(KEY_INCREMENTS[1])
-_MASK = np.uint64(MASK32)
-_HALF = np.uint64(32)
-_BYTE = np.uint64(255)
-_POSITION_BITS = np.uint64(POSITION_BITS)
-_GAUSSIAN = int(Purpose.GAUSSIAN)
-_BLOCK_MASK = np.uint64((1 << POSITION_BITS) - 1)
-_PURPOSE_SHIFT = np.uint64(16)
-_COUNTERS = UNIT // 4  # counters of a unit of integer Gaussians: one word a weight
-
-# The eight signs of a byte of random bits, as one 64-bit store.
-_SIGNS = (
-    np.array([[1 - 2 * (byte >> j & 1) for j in range(8)] for byte in range(256)], np.int8)
-    .view(np.uint64)
-    .ravel()
-)
 
 _SUBNORMAL_BELOW = np.float32(2.0**-14)
 _SUBNORMAL_MAGIC = np.float32(0.75)  # float32 has steps of 2^-24 here, as float16 near zero
@@ -48,106 +37,16 @@ _KEEP = np.uint32(0xFFFFE000)
 
 
 @njit_kernel
-def _philox(first: Any, second: Any, step: Any, k: Any, key: Any, words: Any) -> Any:
-    """Ten rounds on sixteen counters that differ in their first word; words: uint32 [4, 16]."""
-    for lane in range(LANES):
-        c0, c1, c2, c3 = first[lane], second, step, k
-        k0, k1 = key
-        for _ in range(10):
-            low = _M0 * c0
-            high = _M1 * c2
-            c0 = (high >> _HALF) ^ c1 ^ k0
-            c1 = high & _MASK
-            c2 = (low >> _HALF) ^ c3 ^ k1
-            c3 = low & _MASK
-            k0 = (k0 + _W0) & _MASK
-            k1 = (k1 + _W1) & _MASK
-        words[0, lane] = c0
-        words[1, lane] = c1
-        words[2, lane] = c2
-        words[3, lane] = c3
-
-
-@njit_kernel
-def _fill_signs(words: Any, z: Any) -> Any:
-    """The 128 signs of each lane; z: int8 [16, 128]."""
-    out = z.view(np.uint64)
-    for lane in range(LANES):
-        for w in range(4):
-            word = np.uint64(words[w, lane])
-            out[lane, 4 * w] = _SIGNS[word & _BYTE]
-            out[lane, 4 * w + 1] = _SIGNS[(word >> np.uint64(8)) & _BYTE]
-            out[lane, 4 * w + 2] = _SIGNS[(word >> np.uint64(16)) & _BYTE]
-            out[lane, 4 * w + 3] = _SIGNS[(word >> np.uint64(24)) & _BYTE]
-
-
-@njit_kernel
-def _popcount(word: Any) -> Any:
-    """How many of 32 bits are set; word: uint64 below 2^32."""
-    word = word - ((word >> np.uint64(1)) & np.uint64(0x55555555))
-    word = (word & np.uint64(0x33333333)) + ((word >> np.uint64(2)) & np.uint64(0x33333333))
-    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F)
-    return ((word * np.uint64(0x01010101)) & _MASK) >> np.uint64(24)
-
-
-@njit_kernel
-def _fill_gaussians(counters: Any, second: Any, step: Any, k: Any, key: Any, z: Any) -> Any:
-    """The 128 integer Gaussians of each unit: 32 counters of four weights."""
-    first, words = np.empty(LANES, np.uint64), np.empty((4, LANES), np.uint32)
-    for lane in range(LANES):
-        block = counters[lane] & _BLOCK_MASK
-        start = counters[lane] - block + block * np.uint64(_COUNTERS)
-        for half in range(_COUNTERS // LANES):
-            for i in range(LANES):
-                first[i] = (start + np.uint64(half * LANES + i)) & _MASK
-            _philox(first, second, step, k, key, words)
-            for i in range(LANES):
-                for w in range(4):
-                    bits = np.int64(_popcount(np.uint64(words[w, i])))
-                    z[lane, (half * LANES + i) * 4 + w] = np.int8(bits - 16)
-
-
-@njit_kernel
-def _locate(unit: Any, blocks: Any, row: Any, counters: Any) -> Any:
-    """The first counter words of the signs of sixteen units; a row has ``blocks`` of them."""
-    o, block = row + unit // blocks, unit % blocks
-    for lane in range(LANES):
-        counters[lane] = ((np.uint64(o) << _POSITION_BITS) | np.uint64(block)) & _MASK
-        block += 1
-        if block == blocks:
-            o, block = o + 1, 0
-
-
-@njit_kernel
-def _fill(counters: Any, place: Any, k: Any, key: Any, words: Any, z: Any) -> Any:
-    """Direction k of sixteen units; place: int64 [4], see _place."""
-    step, direction = np.uint64(place[2]), np.uint64(k)
-    second = np.uint64(place[1]) | (np.uint64(place[3]) << _PURPOSE_SHIFT)
-    if place[3] == _GAUSSIAN:
-        _fill_gaussians(counters, second, step, direction, key, z)
-    else:
-        _philox(counters, second, step, direction, key, words)
-        _fill_signs(words, z)
-
-
-@njit_kernel
-def _memory() -> Any:
-    """Scratch for counters, random words and directions of sixteen units."""
-    z = np.empty((LANES, UNIT), np.int8)
-    return np.empty(LANES, np.uint64), np.empty((4, LANES), np.uint32), z
-
-
-@njit_kernel
 def _perturb(
     state: Any, out: Any, bits: Any, amounts: Any, sat: Any, place: Any, k: Any, key: Any
 ) -> Any:
     rows, positions = state.shape
     blocks = (positions + UNIT - 1) // UNIT
-    counters, words, z = _memory()
+    counters, words, z = memory()
     half = (1 << bits) >> 1
     for group in range(0, rows * blocks, LANES):
-        _locate(group, blocks, place[0], counters)
-        _fill(counters, place, k, key, words, z)
+        locate(group, blocks, place[0], counters)
+        fill(counters, place, k, key, words, z)
         for lane in range(min(LANES, rows * blocks - group)):
             r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
             amount, signs = amounts[r], z[lane]
@@ -172,7 +71,7 @@ def _add_signs(
 ) -> Any:
     """int32 sums of signs: all positive at first, then -2 D_k where the bit is set."""
     second, step = (
-        np.uint64(place[1]) | (np.uint64(place[3]) << _PURPOSE_SHIFT),
+        np.uint64(place[1]) | (np.uint64(place[3]) << PURPOSE_SHIFT),
         np.uint64(place[2]),
     )
     start = np.int64(0)
@@ -180,7 +79,7 @@ def _add_signs(
         start += coefficients[k]
     total[:] = start
     for k in range(coefficients.shape[0]):
-        _philox(counters, second, step, np.uint64(k), key, words)
+        philox(counters, second, step, np.uint64(k), key, words)
         add_where_set(total.ctypes.data, words.ctypes.data, LANES, LANES, -2 * coefficients[k])
 
 
@@ -188,12 +87,12 @@ def _add_signs(
 def _group_sums(
     counters: Any, coefficients: Any, place: Any, key: Any, words: Any, z: Any, total: Any
 ) -> Any:
-    if total.itemsize == 4 and place[3] != _GAUSSIAN:
+    if total.itemsize == 4 and place[3] != GAUSSIAN:
         _add_signs(coefficients, counters, place, key, words, total)
         return
     total[:] = 0
     for k in range(coefficients.shape[0]):
-        _fill(counters, place, k, key, words, z)
+        fill(counters, place, k, key, words, z)
         _add(total, coefficients[k], z)
 
 
@@ -235,11 +134,11 @@ def _residual(
     """rates: mult, shift and log2 unit, int64 [R] each. total: scratch of the width of the sums."""
     rows, positions = masters.shape
     blocks = (positions + UNIT - 1) // UNIT
-    counters, words, z = _memory()
+    counters, words, z = memory()
     stats = np.zeros(4, np.int64)
     largest = 0.0
     for group in range(0, rows * blocks, LANES):
-        _locate(group, blocks, place[0], counters)
+        locate(group, blocks, place[0], counters)
         _group_sums(counters, coefficients, place, key, words, z, total)
         for lane in range(min(LANES, rows * blocks - group)):
             r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
@@ -255,9 +154,9 @@ def _residual(
 def _sums(out: Any, coefficients: Any, place: Any, key: Any, total: Any) -> Any:
     rows, positions = out.shape
     blocks = (positions + UNIT - 1) // UNIT
-    counters, words, z = _memory()
+    counters, words, z = memory()
     for group in range(0, rows * blocks, LANES):
-        _locate(group, blocks, place[0], counters)
+        locate(group, blocks, place[0], counters)
         _group_sums(counters, coefficients, place, key, words, z, total)
         for lane in range(min(LANES, rows * blocks - group)):
             r, start = (group + lane) // blocks, (group + lane) % blocks * UNIT
@@ -283,13 +182,13 @@ def _add_half(g: Any, coefficient: Any, z: Any) -> Any:
 def _half_sums(out: Any, coefficients: Any, place: Any, key: Any) -> Any:
     rows, positions = out.shape
     blocks = (positions + UNIT - 1) // UNIT
-    counters, words, z = _memory()
+    counters, words, z = memory()
     g = np.empty((LANES, UNIT), np.float32)
     for group in range(0, rows * blocks, LANES):
-        _locate(group, blocks, place[0], counters)
+        locate(group, blocks, place[0], counters)
         g[:] = 0
         for k in range(coefficients.shape[0]):
-            _fill(counters, place, k, key, words, z)
+            fill(counters, place, k, key, words, z)
             for lane in range(LANES):
                 _add_half(g[lane], coefficients[k], z[lane])
         for lane in range(min(LANES, rows * blocks - group)):
@@ -318,16 +217,16 @@ def _block_sums(
     """acc: scratch [16, 128] of the accumulator's type; blocks of 256 are two lanes."""
     rows, positions = out.shape
     blocks = (positions + 2 * UNIT - 1) // (2 * UNIT) * 2
-    counters, words, z = _memory()
+    counters, words, z = memory()
     exponents = np.empty(LANES // 2, np.int64)
     pairs = acc.reshape((LANES // 2, 2 * UNIT))
     for group in range(0, rows * blocks, LANES):
-        _locate(group, blocks, place[0], counters)
+        locate(group, blocks, place[0], counters)
         acc[:] = 0
         exponents[:] = start
         count = min(LANES, rows * blocks - group) // 2
         for k in range(coefficients.shape[0]):
-            _fill(counters, place, k, key, words, z)
+            fill(counters, place, k, key, words, z)
             signs = z.reshape((LANES // 2, 2 * UNIT))
             for b in range(count):
                 first = (group + 2 * b) % blocks * UNIT

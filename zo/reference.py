@@ -75,8 +75,10 @@ def exposed(state: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not bits:
         return state
     kind = np.int32 if state.dtype == np.int64 else np.int8
-    wide = np.int32 if state.dtype == np.int16 else np.int64
-    return ((state.astype(wide) + (1 << bits >> 1)) >> bits).astype(kind)
+    wide: npt.NDArray[Any] = state.astype(np.int32 if state.dtype == np.int16 else np.int64)
+    wide += 1 << bits >> 1
+    wide >>= bits
+    return wide.astype(kind)
 
 
 def perturb(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,13 +21,11 @@ from npusim.zo.algorithm import Algorithm, compose, layers_of, trained_tensors
 from npusim.zo.calibrate import calibrated_rate
 from npusim.zo.checkpoint import Checkpoint, load_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
-from npusim.zo.explain import explain
 from npusim.zo.lanes import Lanes, Threads
 from npusim.zo.log import LogWriter
 from npusim.zo.loop import (
     CHECKPOINT_NAME,
     LOG_NAME,
-    Limits,
     Run,
     Score,
     Watcher,
@@ -38,7 +36,8 @@ from npusim.zo.loop import (
 from npusim.zo.loss import Loss
 from npusim.zo.network import Labelled, TrainedNetwork, cut_network
 from npusim.zo.replay import Replayed, replay_log
-from npusim.zo.settings import AUTO, Settings, preset
+from npusim.zo.request import TrainRequest, resolve
+from npusim.zo.settings import AUTO, Settings
 from npusim.zo.state import initial_state
 from npusim.zo.step import Trainer
 from npusim.zo.stop import StopRequest
@@ -46,31 +45,6 @@ from npusim.zo.tensors import Trained
 
 TRAINED_NAME = "trained.onnx"
 MOST_IMAGES_A_CALL = 64
-
-
-@dataclass(frozen=True)
-class TrainRequest:
-    """What a run is asked for.
-
-    model: the ONNX file. out: the folder for log, checkpoint and result.
-    settings, data: fields of Settings and DataSpec that the user gave; the others come from the
-        checkpoint of a resumed run, or are the preset's, or the defaults.
-    profile, lowering: see npusim.lowering.compile_chosen; a resumed run keeps its own.
-    resume: go on from the checkpoint in ``out``. overwrite: replace a run that is there.
-    """
-
-    model: Path
-    out: Path
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    preset: str | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
-    profile: str | None = None
-    lowering: str | None = None
-    engine: str = "fast"
-    threads: int = 1
-    resume: bool = False
-    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -106,7 +80,7 @@ def train(
     Raises NpusimError; see the modules that do the work.
     """
     old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
-    settings, spec, profile = _resolve(request, old)
+    settings, spec, profile = resolve(request, old)
     algorithm = compose(settings)
     program, note = _compile(request, profile, old)
     network = cut_network(program)
@@ -284,19 +258,6 @@ def _with_rate(
     return compose(dataclasses.replace(algorithm.settings, lr=found.rate)), found.forwards
 
 
-def chosen_settings(request: TrainRequest) -> Settings:
-    """The user's settings over those of the preset over the defaults.
-
-    Schedules that need the length of the run take the limit of image-forwards.
-    """
-    given = {**preset(request.preset), **request.settings}
-    settings = dataclasses.replace(Settings(), **given)
-    runs_out = settings.lr_schedule in ("cosine", "linear") or settings.q.startswith("ramp")
-    if settings.horizon is None and runs_out:
-        return dataclasses.replace(settings, horizon=request.limits.forwards)
-    return settings
-
-
 def _compile(
     request: TrainRequest, profile: str | None, old: Checkpoint | None
 ) -> tuple[Program, str]:
@@ -308,34 +269,6 @@ def _compile(
         raise UsageError("a resumed run keeps its lowering", where="--lowering")
     lowering = lowering_from_json(old.header["lowering"])
     return npusim.compile(graph, profile, request.engine, lowering), ""
-
-
-def _resolve(
-    request: TrainRequest, old: Checkpoint | None
-) -> tuple[Settings, DataSpec, str | None]:
-    """Settings, data and profile of the run: the user's over the defaults, or the checkpoint's.
-
-    Raises UsageError where the user asks a resumed run for another value than it began with.
-    """
-    if old is None:
-        spec = dataclasses.replace(DataSpec(), **request.data)
-        return chosen_settings(request), spec, request.profile
-    settings = Settings.from_json(old.header["settings"])
-    spec = DataSpec.from_json(old.run["data"])
-    given = {**preset(request.preset), **request.settings, **request.data}
-    kept = {**settings.to_json(), **spec.to_json()}
-    if request.profile is not None:
-        given["profile"], kept["profile"] = request.profile, old.header["profile"]
-    for name, value in given.items():
-        if value not in (kept[name], AUTO):
-            raise UsageError(
-                "a resumed run keeps the options it began with",
-                where=f"--{name.replace('_', '-')}",
-                got=value,
-                wanted=kept[name],
-                hint="Leave the option out, or start a new run in another --out.",
-            )
-    return settings, spec, old.header["profile"]
 
 
 def _prepare_folder(request: TrainRequest) -> None:
@@ -385,18 +318,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     return value
-
-
-def explain_request(request: TrainRequest) -> list[str]:
-    """What ``train`` would do, in words; needs the model, but neither data nor a folder.
-
-    Raises the errors of ``compose`` and ``trained_tensors``.
-    """
-    algorithm = compose(chosen_settings(request))
-    program, _ = compile_chosen(npusim.load(request.model), request.profile, request.engine)
-    tensors = trained_tensors(algorithm, program.graph, program.weights)
-    sources = dict.fromkeys(preset(request.preset), f"preset {request.preset}")
-    sources |= dict.fromkeys(request.settings, "given")
-    if algorithm.settings.horizon is not None:
-        sources.setdefault("horizon", "--max-forwards")
-    return list(explain(algorithm, tensors, sources))

@@ -64,7 +64,7 @@ def _request(model: Path | None, data: DataRequest, options: dict[str, Any]) -> 
     """The options as npusim.zo.run wants them; what the user did not give is left out."""
     from npusim.zo.demo import demo_request
     from npusim.zo.loop import Limits
-    from npusim.zo.run import TrainRequest
+    from npusim.zo.request import TrainRequest
 
     fields = {**options, **{name: getattr(data, name) for name in DATA[:6]}}
     given = {name: value for name, value in fields.items() if _given(name)}

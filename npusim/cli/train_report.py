@@ -16,7 +16,8 @@ from npusim.cli.terminal import PLAIN_INTERVAL, emit_json, say, verbosity, warn
 from npusim.evaluation import Accuracy
 from npusim.runinfo import write_run_info
 from npusim.zo.loop import Limits, Progress, Score
-from npusim.zo.run import TrainRequest, TrainResult, explain_request, replay, train
+from npusim.zo.request import TrainRequest, explain_request
+from npusim.zo.run import TrainResult, replay, train
 
 SCHEMA_VERSION = 1
 SMOOTHING = 0.02

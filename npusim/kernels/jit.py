@@ -45,8 +45,8 @@ def source_stamp() -> str:
     """Hash over every kernel source and the dot instruction in use."""
     digest = hashlib.sha256(dot_instruction().encode())
     here = Path(__file__).parent
-    sources = [*here.glob("*.py"), *(here.parent.parent / "zo").glob("kernels.py")]
-    sources += (here.parent / "zo").glob("kernels.py")
+    sources = [*here.glob("*.py"), *(here.parent.parent / "zo").glob("*kernels.py")]
+    sources += (here.parent / "zo").glob("*kernels.py")
     for path in sorted(sources):
         digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()

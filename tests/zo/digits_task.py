@@ -7,7 +7,7 @@ from typing import Any
 
 from npusim.models import demo_task
 from npusim.zo.loop import Limits, Progress
-from npusim.zo.run import TrainRequest
+from npusim.zo.request import TrainRequest
 
 MODEL = demo_task().model_path
 
