@@ -67,6 +67,11 @@ def test_far_numbers_saturate_without_a_warning() -> None:
         assert make(lambda v: v * v * v * v * v, x, -128, y, ALL).codes[255] == 127
 
 
+def test_a_table_begins_at_its_first_code() -> None:
+    table = code_tables.CodeTable(np.arange(100, 110), 3)
+    assert table.apply(np.array([3, 4, 12])).tolist() == [100, 101, 109]
+
+
 def test_leaky_relu_uses_a_multiplier_on_each_side() -> None:
     x, y = QParams.make(0.5, 10), QParams.make(0.25, -20)
     for how in ("double", "single"):
@@ -89,6 +94,14 @@ def test_leaky_relu_rounds_as_its_multiplier_does() -> None:
     assert quarter.apply(np.array([-6, -2])).tolist() == [-2, -1]
     up = code_tables.leaky_fixed_point(0.25, x, y, "single", ALL)
     assert up.apply(np.array([-6, -2])).tolist() == [-1, 0]
+
+
+def test_leaky_relu_keeps_its_sides_apart() -> None:
+    """Ratios 3 and 2.1: no product is a tie, and none of either side counts for the other."""
+    x, y = QParams.make(0.3, 4), QParams.make(0.1, -9)
+    lowered = code_tables.leaky_fixed_point(0.7, x, y, "double", (-500, 500))
+    got = lowered.apply(np.arange(-128, 128)).tolist()
+    assert got == [round((3 if c > 4 else 2.1) * (c - 4)) - 9 for c in range(-128, 128)]
 
 
 def test_alpha_counts_in_float32() -> None:
@@ -141,6 +154,23 @@ def test_hard_swish(scale: float, zero_point: int) -> None:
         real = (np.arange(-128, 128) - zero_point) * scale
         wanted = real * np.clip(real + 3, 0, 6) / 6 / (scale * ratio) - 13
         assert np.abs(np.clip(wanted, -120, 110) - got).max() < 1.1 + 0.02 / ratio
+
+
+def test_hard_swish_of_any_numbers() -> None:
+    """Without a last shift and with wide bounds every bit inside shows."""
+    rng = np.random.default_rng(5)
+    for _ in range(60):
+        lowered = HardSwishFixedPoint(
+            factor=int(rng.integers(2**14, 2**15)),
+            factor_shift=int(rng.integers(-5, 6)),
+            multiplier=int(rng.integers(2**14, 2**15)),
+            shift=int(rng.integers(0, 3)),
+            zero_points=(int(rng.integers(-128, 128)), 7),
+            lo=-(2**16),
+            hi=2**16,
+        )
+        got = lowered.apply(np.arange(-128, 128)).tolist()
+        assert got == [plain_hard_swish(lowered, c) for c in range(-128, 128)]
 
 
 def test_numbers_of_hard_swish() -> None:
