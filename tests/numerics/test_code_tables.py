@@ -97,11 +97,11 @@ def test_leaky_relu_rounds_as_its_multiplier_does() -> None:
 
 
 def test_leaky_relu_keeps_its_sides_apart() -> None:
-    """Ratios 3 and 2.1: no product is a tie, and none of either side counts for the other."""
+    """Ratios 3 and 2.1009: no product is a tie, and none of either side counts for the other."""
     x, y = QParams.make(0.3, 4), QParams.make(0.1, -9)
-    lowered = code_tables.leaky_fixed_point(0.7, x, y, "double", (-500, 500))
+    lowered = code_tables.leaky_fixed_point(0.7003, x, y, "double", (-500, 500))
     got = lowered.apply(np.arange(-128, 128)).tolist()
-    assert got == [round((3 if c > 4 else 2.1) * (c - 4)) - 9 for c in range(-128, 128)]
+    assert got == [round((3 if c > 4 else 2.1009) * (c - 4)) - 9 for c in range(-128, 128)]
 
 
 def test_alpha_counts_in_float32() -> None:
