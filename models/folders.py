@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from npusim.errors import DataError
 from npusim.ir import Array
@@ -106,10 +106,12 @@ def decode(file: ImageFile, mode: str) -> Array:
 
 def _corrupt(path: Path, error: Exception) -> DataError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if isinstance(error, UnidentifiedImageError):  # its text names a buffer, or the path again
+        reason = "neither a JPEG nor a PNG file"
     return DataError(
         "the image cannot be decoded",
         where=str(path),
-        got=reason.replace(str(path), "the file"),
+        got=reason,
         hint="Repair or remove it, or leave such images out with --skip-corrupt.",
     )
 

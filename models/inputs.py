@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from npusim.errors import BadShape
+from npusim.errors import BadShape, UsageError
 from npusim.ir import Array, Graph, Value
 from npusim.models.dataset import DataSet, Indices, train_validation_split
 from npusim.models.inference import infer_preprocess
 from npusim.models.opening import BUILT_IN
-from npusim.models.preprocess import METADATA_KEY, Preprocess, check
+from npusim.models.preprocess import METADATA_KEY, Preprocess, PreprocessError, check
 from npusim.models.shifts import Shift, shift_images
 
 BATCH = 256
@@ -112,6 +112,7 @@ def make_inputs(
     Raises:
         BadShape: the network has several inputs, or the images do not fit its input.
         DataError: see ``npusim.models.preprocess.check`` and ``infer_preprocess``.
+        UsageError: a field that the user sets makes no sense, or none for these images.
     """
     if len(graph.inputs) != 1:
         raise BadShape(
@@ -121,8 +122,14 @@ def make_inputs(
         )
     changes = dict(overrides or {})
     base, assumptions = _base_preprocess(graph, dataset, changes)
-    preprocess = base.overridden(changes)
-    check(preprocess, graph.inputs[0], dataset, output_classes(graph))
+    try:
+        preprocess = base.overridden(changes)
+        check(preprocess, graph.inputs[0], dataset, output_classes(graph))
+    except PreprocessError as error:
+        if error.field not in changes:
+            raise
+        option = f"--{error.field.replace('_', '-')}"
+        raise UsageError(error.problem, where=option, got=error.got, wanted=error.wanted) from None
     return Inputs(dataset, graph.inputs[0], preprocess, shifts, shift_seed, assumptions)
 
 

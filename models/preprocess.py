@@ -28,6 +28,14 @@ FILTERS: Mapping[str, Image.Resampling] = {f.name.lower(): f for f in Image.Resa
 Size = tuple[int, int]
 
 
+class PreprocessError(DataError):
+    """A field of Preprocess has a value that makes no sense. field: its name."""
+
+    def __init__(self, name: str, got: object, wanted: object) -> None:
+        super().__init__(f"bad pre-processing: {name}", got=got, wanted=wanted)
+        self.field = name
+
+
 @dataclass(frozen=True)
 class Preprocess:
     """How raw images become inputs: resize, crop, channel order, normalise, layout, dtype.
@@ -69,8 +77,9 @@ class Preprocess:
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
                 raise _bad(name, getattr(self, name), f"1 or {self.channels} values")
-        if not np.isfinite((self.scale, *self.mean, *self.std)).all():
-            raise _bad("scale, mean or std", "a value that is not finite", "finite numbers")
+        for name, values in {"scale": self.scale, "mean": self.mean, "std": self.std}.items():
+            if not np.isfinite(values).all():
+                raise _bad(name, values, "finite numbers")
         if min(self.std) <= 0:
             raise _bad("std", self.std, "values above 0")
         for name in ("resize", "crop"):
@@ -167,8 +176,8 @@ class Preprocess:
         return codes
 
 
-def _bad(name: str, got: object, wanted: object) -> DataError:
-    return DataError(f"bad pre-processing: {name}", got=got, wanted=wanted)
+def _bad(name: str, got: object, wanted: object) -> PreprocessError:
+    return PreprocessError(name, got, wanted)
 
 
 def _typed(name: str, value: Any) -> Any:

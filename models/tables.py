@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.npyio import NpzFile
 
+from npusim.arrays import damage
 from npusim.errors import DataError
 from npusim.ir import Array
 from npusim.models.dataset import ArrayImages, DataSet, make_dataset
@@ -73,8 +74,7 @@ def _names(path: Path) -> tuple[str, ...]:
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return DataError("the file cannot be read", where=str(path), got=reason)
+    return DataError("the file cannot be read", where=str(path), got=damage(error))
 
 
 def _read(path: Path, wanted: tuple[str, ...], optional: tuple[str, ...]) -> Mapping[str, Array]:

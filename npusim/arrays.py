@@ -65,9 +65,17 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
         raise DataError(
             "cannot be read as arrays",
             where=str(path),
-            got=str(error).splitlines()[0] if str(error) else type(error).__name__,
+            got=damage(error),
             wanted="a .npz or .npy of numbers, as numpy.savez and numpy.save write them",
         ) from error
+
+
+def damage(error: Exception) -> str:
+    """What NumPy found wrong with a file; its advice to load pickles, which run code, left out."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if "Object arrays" in text:
+        return "Python objects, which are not read"
+    return "another kind of file" if "pickle" in text else text
 
 
 def write_arrays(path: Path, arrays: Mapping[str, Array]) -> None:

@@ -63,6 +63,18 @@ def test_damaged_files_are_named(tmp_path: Path, content: bytes) -> None:
         read_arrays(path, ["x"])
 
 
+def test_numpys_advice_to_load_unsafely_is_not_passed_on(tmp_path: Path) -> None:
+    (tmp_path / "x.npy").write_text("1 2 3\n4 5 6\n")
+    with pytest.raises(DataError, match=r"got another kind of file") as text:
+        read_arrays(tmp_path / "x.npy", ["x"])
+    np.save(tmp_path / "y.npy", np.array([{}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="got Python objects") as objects:
+        read_arrays(tmp_path / "y.npy", ["y"])
+    for error in (text, objects):
+        assert "unsafely" not in str(error.value)
+        assert "pickle" not in str(error.value)
+
+
 @pytest.mark.parametrize("keep", [0.3, 0.9, 0.99])
 def test_truncated_files_are_named(tmp_path: Path, keep: float) -> None:
     path = tmp_path / "x.npz"

@@ -82,8 +82,12 @@ def test_a_corrupt_image_is_named_and_left_out_only_on_request(
 ) -> None:
     bad = class_folders / "dog" / "4.png"
     bad.write_bytes(bad.read_bytes()[:kept_bytes])
-    with pytest.raises(DataError, match=r"dog/4\.png: the image cannot be decoded.*skip-corrupt"):
+    with pytest.raises(
+        DataError, match=r"dog/4\.png: the image cannot be decoded.*skip-corrupt"
+    ) as error:
         everything(class_folders)
+    assert "identify" not in str(error.value)
+    assert ("neither a JPEG nor a PNG" in str(error.value)) == (kept_bytes == 0)
     dataset = open_dataset(str(class_folders), skip_corrupt=True)
     assert dataset.skipped == (str(bad),)
     assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
