@@ -1,6 +1,6 @@
 """Makes digits.onnx, the packaged network: trains a small CNN in NumPy and quantizes it.
 
-``python -m npusim.models.pretrain_digits`` writes the file anew. Only the data set's "train"
+``python -m npusim.models.pretrain_digits --output FILE`` makes it anew. Only the data set's "train"
 split is used. Everything random comes from SEED, so that one machine always writes the same
 bytes; another machine's floating point may differ in the last bits of a weight.
 
@@ -10,15 +10,16 @@ convolution to 16 channels with stride 2, ReLU; fully connected from 4x4x16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from npusim.files import replacing
 from npusim.models.dataset import Indices, stable_keys
-from npusim.models.demo import MODEL_PATH
 from npusim.models.digits import load_digits_split
 from npusim.models.shifts import gaussian
 
@@ -174,14 +175,31 @@ def training_images() -> tuple[Floats, Indices]:
     return images.transpose(0, 3, 1, 2) / 255.0, digits.labels
 
 
-def write_packaged_model(path: Path = MODEL_PATH) -> None:
-    """Trains, quantizes and writes the network."""
+def write_model(path: Path) -> None:
+    """Trains, quantizes and writes the network (half a minute)."""
     from npusim.models.digits_onnx import quantized_model
 
     x, labels = training_images()
     model = quantized_model(train(x, labels), x)
-    path.write_bytes(model.SerializeToString(deterministic=True))
+    with replacing(path) as file:
+        file.write(model.SerializeToString(deterministic=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The command line; an existing file is replaced with --overwrite only."""
+    parser = argparse.ArgumentParser(
+        prog="python -m npusim.models.pretrain_digits",
+        description="Train the packaged digits network anew and write it as quantized ONNX.",
+    )
+    parser.add_argument("--output", type=Path, required=True, help="the ONNX file to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace the file if it is there")
+    options = parser.parse_args(arguments)
+    if options.output.exists() and not options.overwrite:
+        parser.error(f"{options.output} is there already; --overwrite replaces it")
+    if not options.output.parent.is_dir():
+        parser.error(f"the folder {options.output.parent} does not exist")
+    write_model(options.output)
 
 
 if __name__ == "__main__":
-    write_packaged_model()
+    main()

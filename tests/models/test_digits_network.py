@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -13,6 +15,7 @@ from npusim.models.pretrain_digits import (
     forward,
     initial_parameters,
     loss_and_gradients,
+    main,
     patches,
     patches_backward,
     train,
@@ -35,6 +38,45 @@ def accuracy(model: bytes, shift: str, split: str = "test", seed: int = 2) -> fl
     x = Preprocess.from_json(metadata[METADATA_KEY]).apply(images)
     logits = session.run(None, {session.get_inputs()[0].name: x})[0]
     return float((logits.argmax(axis=1) == dataset.labels).mean())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["--help"], 0, "--output"),
+        ([], 2, "--output"),
+        (["--output", "here.onnx"], 2, "--overwrite"),
+        (["--output", "absent/digits.onnx"], 2, "absent"),
+    ],
+)
+def test_its_script_writes_what_it_is_told_to_only(
+    arguments: list[str],
+    code: int,
+    word: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail() -> None:
+        raise AssertionError("it must not train")
+
+    monkeypatch.setattr("npusim.models.pretrain_digits.training_images", fail)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.onnx").write_bytes(b"precious")
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == code
+    shown = capsys.readouterr()
+    assert word in shown.out + shown.err
+    assert (tmp_path / "here.onnx").read_bytes() == b"precious"
+
+
+def test_its_script_writes_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("npusim.models.pretrain_digits.train", lambda x, y: initial_parameters(1))
+    before = demo_task().model_path.read_bytes()
+    main(["--output", str(tmp_path / "digits.onnx")])
+    assert onnx.load(tmp_path / "digits.onnx").graph.node
+    assert demo_task().model_path.read_bytes() == before
 
 
 def test_the_packaged_network_knows_the_digits_and_not_the_shifted_ones() -> None:
