@@ -79,7 +79,7 @@ def compile_chosen(
         lowering = _carried(graph, lowering, frozen["nodes"])
         notes.append("computing with the lowering that the file carries (--lowering fresh: anew)")
     if choice not in (None, FRESH):
-        lowering = override(lowering, read_overrides(choice))
+        lowering = _changed_by(choice, lowering)
         notes.append(f"numbers of the lowering changed by {choice}")
     if lowering is fresh.lowering:
         return fresh, "; ".join(notes)
@@ -154,6 +154,21 @@ def _frozen(graph: Graph) -> dict[str, Any] | None:
     if not fits:
         raise _unfit(graph, "is damaged")
     return dict(entry)
+
+
+def _changed_by(path: str, lowering: Mapping[str, Lowered]) -> dict[str, Lowered]:
+    """``lowering`` with the changes of a user's file, which errors name."""
+    changes = read_overrides(path)
+    try:
+        return override(lowering, changes)
+    except UsageError as error:
+        raise UsageError(
+            error.problem,
+            where=f"{path}: {error.where}",
+            got=error.got,
+            wanted=error.wanted,
+            hint=error.hint,
+        ) from None
 
 
 def _carried(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from npusim.counters import LayerCounts, Statistics, layer_counts
-from npusim.errors import BadShape, ModelError, UsageError
+from npusim.errors import BadShape, UsageError
 from npusim.interpreter import ReferenceWorker
 from npusim.ir import Array, Graph, Site, Value
 from npusim.numerics.lowered import Lowered
@@ -109,8 +109,7 @@ class Program:
 
         Raises:
             BadShape: a feed is missing, unknown, or has another dtype or shape.
-            ModelError: a tap names neither a tensor nor a node.
-            UsageError: feeds are no mapping.
+            UsageError: feeds are no mapping, or a tap names neither a tensor nor a node.
         """
         arrays, images = self._check_feeds(feeds)
         names = [v.name for v in self.graph.outputs] + self._tapped(taps)
@@ -215,7 +214,7 @@ class Program:
         if matches:
             return matches
         close = difflib.get_close_matches(pattern, sorted(set().union(*names.values())), 1)
-        raise ModelError(
+        raise UsageError(
             "no tensor and no node matches this tap",
             where=pattern,
             hint=f"Did you mean {close[0]}?"

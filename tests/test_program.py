@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import npusim
-from npusim.errors import ModelError, UsageError
+from npusim.errors import UsageError
 from npusim.models.demo import MODEL_PATH
 from npusim.program import Program
 
@@ -51,12 +51,12 @@ def test_one_pattern_may_be_a_text(program: Program, feeds: dict[str, np.ndarray
 
 def test_a_tap_that_matches_nothing(program: Program, feeds: dict[str, np.ndarray]) -> None:
     node = program.graph.nodes[1].name
-    with pytest.raises(ModelError, match=rf"{node}x: no tensor and no node.*Did you mean"):
+    with pytest.raises(UsageError, match=rf"{node}x: no tensor and no node.*Did you mean"):
         program.run(feeds, taps=[f"{node}x"])
-    with pytest.raises(ModelError, match="npusim inspect"):
+    with pytest.raises(UsageError, match="npusim inspect"):
         program.run(feeds, taps=["?%%%%%%%%%%"])
     constant = next(iter(program.graph.initializers))
-    with pytest.raises(ModelError, match="no tensor and no node"):
+    with pytest.raises(UsageError, match="no tensor and no node"):
         program.run(feeds, taps=[constant])
 
 

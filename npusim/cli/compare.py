@@ -16,7 +16,7 @@ from npusim.cli.options import (
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, say
+from npusim.cli.terminal import emit, emit_json, note
 
 if TYPE_CHECKING:
     from npusim.compare import Comparison, Difference
@@ -81,10 +81,9 @@ def command(
     graph = npusim.load(model, q_json)
     given = read_dump(dump, graph, side)
     if given.ignored:
-        say(f"{dump}: not tensors of the model, ignored: {', '.join(given.ignored)}")
-    program, note = compile_chosen(graph, profile, engine, lowering)
-    if note:
-        say(f"note: {note}")
+        note(f"{dump}: not tensors of the model, ignored: {', '.join(given.ignored)}")
+    program, sentence = compile_chosen(graph, profile, engine, lowering)
+    note(sentence)
     comparison = compare(program, given, threads)
     findings = search_for(program, given, threads, pairs) if search else None
     if as_json:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from npusim.cli.terminal import note, say
 from npusim.errors import DataError
 
 if TYPE_CHECKING:
     from npusim.ir import Graph
     from npusim.models import Inputs
+
+
+FILTERS = ("nearest", "box", "bilinear", "hamming", "bicubic", "lanczos")
+"""Of those of npusim.models.preprocess (which takes long to import) what every Pillow has."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +46,18 @@ class Numbers(click.ParamType):
         if isinstance(value, tuple):
             return value
         try:
-            return tuple(float(part) for part in value.split(","))
+            numbers = tuple(float(part) for part in value.split(","))
         except ValueError:
+            numbers = (math.nan,)
+        if not all(map(math.isfinite, numbers)):
             self.fail(f"{value!r} is not a list of numbers such as 0.5,0.5,0.5", param, ctx)
+        return numbers
 
 
 class Size(click.ParamType):
     """HEIGHT,WIDTH (or one number for a square), as a tuple of two integers."""
 
-    name = "height,width"
+    name = "height,width|side"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -57,7 +66,7 @@ class Size(click.ParamType):
             return value
         parts = value.replace("x", ",").split(",")
         if len(parts) > 2 or not all(p.isdecimal() and int(p) > 0 for p in parts):
-            self.fail(f"{value!r} is not HEIGHT,WIDTH", param, ctx)
+            self.fail(f"{value!r} is neither HEIGHT,WIDTH nor the side of a square", param, ctx)
         return int(parts[0]), int(parts[-1])
 
 
@@ -66,9 +75,9 @@ _PREPROCESS_OPTIONS = (
     click.option("--scale", type=float, help="input = (pixel * scale - mean) / std."),
     click.option("--mean", type=Numbers(), help="One value, or one a channel."),
     click.option("--std", type=Numbers(), help="One value, or one a channel."),
-    click.option("--resize", type=Size(), help="Resize images to HEIGHT,WIDTH."),
-    click.option("--resize-filter", help="Pillow's filter for it: bilinear, bicubic, ..."),
-    click.option("--crop", type=Size(), help="Cut HEIGHT,WIDTH from the centre."),
+    click.option("--resize", type=Size(), help="Resize images to HEIGHT,WIDTH or a square."),
+    click.option("--resize-filter", type=click.Choice(FILTERS), help="Pillow's filter for it."),
+    click.option("--crop", type=Size(), help="Cut HEIGHT,WIDTH or a square from the centre."),
     click.option("--channel-order", type=click.Choice(["RGB", "BGR", "GRAY"])),
 )
 _PREPROCESS_FIELDS = (
@@ -192,6 +201,6 @@ def open_inputs(
 
 def _tell(inputs: Inputs) -> None:
     for sentence in inputs.assumptions:
-        click.echo(f"note: {sentence}", err=True)
+        note(sentence)
     for name in inputs.dataset.skipped:
-        click.echo(f"skipped: {name} cannot be decoded", err=True)
+        say(f"skipped: {name} cannot be decoded")

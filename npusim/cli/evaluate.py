@@ -19,7 +19,7 @@ from npusim.cli.options import (
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, emit_statistics, emit_table, say, track
+from npusim.cli.terminal import emit, emit_json, emit_statistics, emit_table, note, track
 
 if TYPE_CHECKING:
     from npusim.distance import ProfileDistance
@@ -79,9 +79,8 @@ def command(
     graph = npusim.load(model, q_json)
     class_scores(graph)
     inputs = open_inputs(request, graph, prefer="test", seed=seed)
-    program, note = compile_chosen(graph, profile, engine, lowering)
-    if note:
-        say(f"note: {note}")
+    program, sentence = compile_chosen(graph, profile, engine, lowering)
+    note(sentence)
     if against:
         if stats:
             raise click.UsageError("--against and --stats exclude one another.")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npusim.cli.options import q_json_option, verbosity_options
-from npusim.cli.terminal import say
+from npusim.cli.options import check_free, overwrite_option, q_json_option, verbosity_options
+from npusim.cli.terminal import emit
 from npusim.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -32,9 +32,12 @@ if TYPE_CHECKING:
     required=True,
     help="The ONNX file to write.",
 )
+@overwrite_option
 @q_json_option
 @verbosity_options
-def command(model: Path, checkpoint_path: Path, target: Path, q_json: Path | None) -> None:
+def command(
+    model: Path, checkpoint_path: Path, target: Path, overwrite: bool, q_json: Path | None
+) -> None:
     """Write the weights of a checkpoint into MODEL, the one its run started from.
 
     Names, dtypes and shapes stay as they are. A record is written beside it, as NAME.run.json.
@@ -46,6 +49,7 @@ def command(model: Path, checkpoint_path: Path, target: Path, q_json: Path | Non
     from npusim.weights import WeightStore
     from npusim.zo.checkpoint import load_checkpoint
 
+    check_free(target, overwrite)
     graph = npusim.load(model, q_json)
     checkpoint = load_checkpoint(checkpoint_path)
     header = checkpoint.header
@@ -54,7 +58,9 @@ def command(model: Path, checkpoint_path: Path, target: Path, q_json: Path | Non
     done = export(graph, store, target, metadata)
     record = target.with_name(f"{target.stem}.run.json")
     write_run_info(record, "export", {}, [model, checkpoint_path], [target])
-    say(done.message)
+    emit(done.message)
+    emit(f"output: {target}")
+    emit(f"record: {record}")
 
 
 def _weights(checkpoint: Checkpoint, before: WeightStore, path: Path) -> WeightStore:

@@ -15,7 +15,7 @@ from npusim.cli.options import (
     q_json_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit, emit_json, emit_table, say
+from npusim.cli.terminal import emit, emit_json, emit_table, note
 
 if TYPE_CHECKING:
     from npusim.report.model import ModelReport, TensorRow
@@ -66,9 +66,8 @@ def command(
         chosen = load_profile(profile or profile_of(graph) or DEFAULT_PROFILE)
         _show(model_report(graph, chosen), None, as_json)
         return
-    program, note = compile_chosen(graph, profile, "numpy", lowering)
-    if note:
-        say(f"note: {note}")
+    program, sentence = compile_chosen(graph, profile, "numpy", lowering)
+    note(sentence)
     numbers = lowering_to_json(program.lowering)
     _show(model_report(graph, program.profile), numbers, as_json)
 

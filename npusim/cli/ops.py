@@ -18,7 +18,10 @@ from npusim.cli.terminal import emit, emit_json, emit_table
 @json_option
 @verbosity_options
 def command(markdown: bool, c_header: str | None, as_json: bool) -> None:
-    """List the supported operators, where they run, and each profile's arithmetic for them."""
+    """List the supported operators, where they run, and the numerics profiles.
+
+    Each profile's rule for every operator, its evidence and source are in --markdown and --json.
+    """
     from npusim.report.operators import operators_json, operators_page
 
     if markdown + as_json + (c_header is not None) > 1:
@@ -39,15 +42,18 @@ def command(markdown: bool, c_header: str | None, as_json: bool) -> None:
 def _table() -> None:
     from rich.table import Table
 
-    from npusim.numerics.profile import profile_names
+    from npusim.numerics.profile import DEFAULT_PROFILE, load_profile, profile_names
     from npusim.report.model import PLACES
-    from npusim.report.operators import supported_operators
+    from npusim.report.operators import profile_summary, supported_operators
 
-    table = Table(
-        "operator", "runs on", *profile_names(), "ONNX operators", box=None, pad_edge=False
-    )
+    table = Table("operator", "runs on", "ONNX operators", box=None, pad_edge=False)
     for op in supported_operators():
-        rules = (op.rules.get(name, ("", "", ""))[0] for name in profile_names())
-        onnx = ", ".join(row.op_type for row in op.onnx)
-        table.add_row(op.name, PLACES[op.runs_on], *rules, onnx)
+        onnx = ", ".join(dict.fromkeys(row.op_type for row in op.onnx))
+        table.add_row(op.name, PLACES[op.runs_on], onnx)
     emit_table(table)
+    emit("")
+    profiles = Table("profile", "whose arithmetic", box=None, pad_edge=False)
+    for name in profile_names():
+        default = " (default)" if name == DEFAULT_PROFILE else ""
+        profiles.add_row(name + default, profile_summary(load_profile(name)))
+    emit_table(profiles)

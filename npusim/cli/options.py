@@ -11,6 +11,8 @@ import click
 from click.core import ParameterSource
 
 from npusim.cli.terminal import Session
+from npusim.errors import UsageError
+from npusim.numerics.profile import DEFAULT_PROFILE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +42,8 @@ def profile_option(function: F) -> F:
         "--profile",
         metavar="NAME",
         callback=_inherited,
-        help="Numerics profile: whose arithmetic to follow (`npusim ops` lists them).",
+        help="Numerics profile: whose arithmetic to follow (`npusim ops` lists them).  "
+        f"[default: {DEFAULT_PROFILE}, or the one that a trained model carries]",
     )(function)
 
 
@@ -77,6 +80,23 @@ def json_option(function: F) -> F:
         callback=_inherited,
         help="Write the result to standard output as JSON.",
     )(function)
+
+
+def overwrite_option(function: F) -> F:
+    """``overwrite: bool``; see ``check_free``."""
+    return click.option(
+        "--overwrite", is_flag=True, help="Replace the output where there is a file already."
+    )(function)
+
+
+def check_free(target: Path, overwrite: bool) -> None:
+    """Refuses an output that would replace a file unasked, before any work is done."""
+    if target.exists() and not overwrite:
+        raise UsageError(
+            "there is a file of this name already",
+            where=str(target),
+            hint="Choose another --output, or replace it with --overwrite.",
+        )
 
 
 def engine_option(function: F) -> F:

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from npusim.cli.options import (
+    check_free,
     engine_option,
     json_option,
     lowering_option,
+    overwrite_option,
     profile_option,
     q_json_option,
     stats_option,
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import emit_json, emit_statistics, say
+from npusim.cli.terminal import emit, emit_json, emit_statistics, note
 
 if TYPE_CHECKING:
     from npusim.counters import Statistics
@@ -47,8 +49,10 @@ SCHEMA_VERSION = 1
     "--taps",
     metavar="GLOB",
     multiple=True,
-    help="Also write the tensors whose names match; may be given several times.",
+    help="Also write the tensors whose names, or whose nodes' names, match (`npusim inspect` shows "
+    "both); may be given several times.",
 )
+@overwrite_option
 @stats_option
 @q_json_option
 @profile_option
@@ -62,6 +66,7 @@ def command(
     source: Path,
     target: Path,
     taps: tuple[str, ...],
+    overwrite: bool,
     stats: bool,
     profile: str | None,
     q_json: Path | None,
@@ -73,7 +78,8 @@ def command(
     """Run MODEL on the arrays of a file and write its outputs.
 
     Arrays have the model's own dtypes and shapes; the batch may be of any size where the model
-    allows it. A record of the run is written beside the outputs, as NAME.run.json.
+    allows it. A record of the run is written beside the outputs, as NAME.run.json. Standard output
+    says what was written.
     """
     import npusim
     from npusim.arrays import check_output, read_arrays, write_arrays
@@ -82,13 +88,13 @@ def command(
     from npusim.runinfo import write_run_info
 
     check_output(target)
+    check_free(target, overwrite)
     graph = npusim.load(model, q_json)
     arrays, ignored = read_arrays(source, [value.name for value in graph.inputs])
     if ignored:
-        say(f"{source}: not inputs of the model, ignored: {', '.join(ignored)}")
-    program, note = compile_chosen(graph, profile, engine, lowering)
-    if note:
-        say(f"note: {note}")
+        note(f"{source}: not inputs of the model, ignored: {', '.join(ignored)}")
+    program, sentence = compile_chosen(graph, profile, engine, lowering)
+    note(sentence)
     statistics = Statistics() if stats else None
     outputs = program.run(arrays, taps=taps, threads=threads, statistics=statistics)
     write_arrays(target, outputs)
@@ -99,15 +105,18 @@ def command(
         "engine": engine,
         "threads": threads,
     }
-    write_run_info(
-        target.with_name(f"{target.stem}.run.json"), "run", arguments, [model, source], [target]
-    )
-    for name, array in outputs.items():
-        say(f"{name}: {array.dtype}{list(array.shape)}")
+    record = target.with_name(f"{target.stem}.run.json")
+    write_run_info(record, "run", arguments, [model, source], [target])
+    files = {"output": str(target), "record": str(record)}
     if as_json:
-        emit_json(_result(outputs, statistics))
-    elif statistics is not None:
+        emit_json({**_result(outputs, statistics), "files": files})
+        return
+    for name, array in outputs.items():
+        emit(f"{name}: {array.dtype}{list(array.shape)}")
+    if statistics is not None:
         emit_statistics(statistics)
+    for kind, path in files.items():
+        emit(f"{kind}: {path}")
 
 
 def _result(outputs: Mapping[str, Array], statistics: Statistics | None) -> dict[str, Any]:

@@ -45,6 +45,12 @@ def say(text: str, level: int = 0) -> None:
         click.echo(text, err=True)
 
 
+def note(text: str) -> None:
+    """A sentence about what was assumed or left out; "" says nothing."""
+    if text:
+        say(f"note: {text}")
+
+
 def warn(text: str) -> None:
     """A message that -q does not silence."""
     click.echo(f"warning: {text}", err=True)

@@ -93,6 +93,18 @@ def operators_page() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def profile_summary(profile: Profile) -> str:
+    """Whose arithmetic it is; of a "family/variant" what it changes."""
+    family, _, variant = profile.name.partition("/")
+    if not variant:
+        return profile.summary
+    base = load_profile(family)
+    chosen = {**base.rules, **base.switches}
+    new = {**profile.rules, **profile.switches}
+    changed = [f"{name} = {value}" for name, value in new.items() if chosen.get(name) != value]
+    return f"as {family}, {', '.join(changed) or 'without a change'}"
+
+
 def _onnx(op: SupportedOp) -> str:
     return "<br>".join(
         f"{f'{row.domain}.' if row.domain else ''}{row.op_type} "

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from npusim.cli.data_options import DataRequest, data_options, open_inputs
+from npusim.cli import main
+from npusim.cli.data_options import FILTERS, DataRequest, data_options, open_inputs
 from npusim.errors import DataError, UsageError
 from npusim.ir import Graph, TensorType, Value
 
@@ -70,6 +71,9 @@ def test_options_become_one_request() -> None:
         ("--resize", "0"),
         ("--resize", "1,2,3"),
         ("--mean", "a"),
+        ("--mean", "nan"),
+        ("--std", "1,inf"),
+        ("--resize-filter", "magic"),
         ("--limit", "0"),
         ("--layout", "X"),
     ],
@@ -77,6 +81,43 @@ def test_options_become_one_request() -> None:
 def test_bad_values_are_usage_errors(arguments: tuple[str, str]) -> None:
     with pytest.raises(click.UsageError):
         parsed(*arguments)
+
+
+def test_the_filters_are_some_of_the_pre_processing() -> None:
+    from npusim.models.preprocess import FILTERS as KNOWN
+
+    assert set(FILTERS) <= set(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "option"),
+    [
+        ("mean", (1.0, 2.0), "--mean"),
+        ("std", (0.0,), "--std"),
+        ("std", (-1.0,), "--std"),
+        ("scale", float("nan"), "--scale"),
+        ("crop", (9, 9), "--crop"),
+        ("resize_filter", "magic", "--resize-filter"),
+    ],
+)
+def test_a_value_that_makes_no_sense_names_its_option(
+    field: str, value: object, option: str
+) -> None:
+    request = DataRequest(data="digits", overrides={field: value})
+    with pytest.raises(UsageError, match=option):
+        open_inputs(request, digits_like())
+
+
+def test_notes_are_silent_with_q(
+    model_path: Path, data_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["evaluate", str(model_path), "--data", str(data_path), "--channel-order", "GRAY"]
+    assert main(given) == 0
+    assert "note: assumed" in capsys.readouterr().err
+    assert main([*given, "-q"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert shown.out.startswith("top-1 ")
 
 
 def test_inputs_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:

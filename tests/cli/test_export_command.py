@@ -42,6 +42,37 @@ def test_it_equals_what_training_wrote(model_path: Path, run: Path, tmp_path: Pa
     assert (tmp_path / "again.run.json").exists()
 
 
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_standard_output_says_what_was_written(
+    model_path: Path,
+    run: Path,
+    tmp_path: Path,
+    quiet: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    target = tmp_path / "again.onnx"
+    given = (model_path, "--checkpoint", run / "checkpoint.h5", "--output", target, *quiet)
+    assert export(*given) == 0
+    shown = capsys.readouterr()
+    assert "again.onnx is the given network" in shown.out
+    assert f"output: {target}" in shown.out
+    assert f"record: {tmp_path / 'again.run.json'}" in shown.out
+    assert shown.err == ""
+
+
+def test_a_file_is_replaced_on_request_only(
+    model_path: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "again.onnx"
+    target.write_bytes(b"precious")
+    given = (model_path, "--checkpoint", run / "checkpoint.h5", "--output", target)
+    assert export(*given) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert target.read_bytes() == b"precious"
+    assert export(*given, "--overwrite") == 0
+    assert target.read_bytes() == (run / "trained.onnx").read_bytes()
+
+
 def test_only_trained_tensors_change(model_path: Path, run: Path) -> None:
     before, after = initializers(model_path), initializers(run / "trained.onnx")
     assert list(before) == list(after)

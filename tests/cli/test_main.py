@@ -22,6 +22,7 @@ from npusim.cli.options import (
 )
 from npusim.cli.terminal import emit_table, say, track, verbosity
 from npusim.errors import BoardError, DataError, NumericsError, UsageError
+from npusim.numerics.profile import DEFAULT_PROFILE
 
 
 @pytest.fixture
@@ -190,3 +191,10 @@ def test_tables_show_brackets_as_they_are(capsys: pytest.CaptureFixture[str]) ->
     table.add_row("conv[/x] [bold] :smile:")
     emit_table(table)
     assert "conv[/x] [bold] :smile:" in capsys.readouterr().out
+
+
+def test_help_says_which_profile_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    for verb in ("run", "evaluate", "inspect", "compare", "train"):
+        assert main([verb, "--help"]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert f"[default: {DEFAULT_PROFILE}, or the one that a trained model carries]" in text

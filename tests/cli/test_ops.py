@@ -29,8 +29,25 @@ def test_every_operator_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(data["profiles"]) == set(profile_names())
     assert [op["name"] for op in data["operators"]] == [spec.name for spec in all_specs()]
     assert main(["ops"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    operators, profiles = capsys.readouterr().out.split("\n\n")
+    lines = operators.splitlines()
     assert [line.split()[0] for line in lines[1:]] == [spec.name for spec in all_specs()]
+    names = [line.split()[0] for line in profiles.splitlines()[1:]]
+    assert names == list(profile_names())
+    assert "neural-art (default)" in profiles
+
+
+def test_the_table_fits_a_terminal_and_names_each_operator_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["ops"]) == 0
+    text = capsys.readouterr().out
+    assert "Concat, Concat" not in text
+    for line in text.splitlines():
+        assert len(line.rstrip()) <= 120, line
+    for line in text.split("\n\n")[0].splitlines():
+        names = line.split("  ")[-1].split(", ")
+        assert len(names) == len(set(names)), line
 
 
 def test_rules_are_those_of_the_profiles() -> None:

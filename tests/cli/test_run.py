@@ -52,6 +52,47 @@ def test_taps_are_written_too(model_path: Path, images: np.ndarray, tmp_path: Pa
         assert written["h_codes"].shape == (5, 2, 4, 4)
 
 
+def test_taps_may_name_nodes(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", images)
+    arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    assert run(*arguments, "--taps", "conv") == 0
+    with np.load(tmp_path / "y.npz") as written:
+        assert set(written.files) == {"scores", "h_codes"}
+
+
+@pytest.mark.parametrize("quiet", [[], ["-q"]])
+def test_standard_output_says_what_was_written(
+    model_path: Path,
+    images: np.ndarray,
+    tmp_path: Path,
+    quiet: list[str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    np.savez(tmp_path / "x.npz", image=images, other=images)
+    target = tmp_path / "y.npz"
+    assert run(model_path, "--input", tmp_path / "x.npz", "--output", target, *quiet) == 0
+    shown = capsys.readouterr()
+    assert shown.out.splitlines() == [
+        "scores: float32[5, 4]",
+        f"output: {target}",
+        f"record: {tmp_path / 'y.run.json'}",
+    ]
+    assert shown.err.startswith("" if quiet else "note: ")
+    assert bool(shown.err) == (not quiet)
+
+
+def test_an_output_is_replaced_on_request_only(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    given = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "x.npy")
+    assert run(*given) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), images)
+    assert run(*given, "--overwrite") == 0
+    assert np.load(tmp_path / "x.npy").shape == (5, 4)
+
+
 def test_the_run_is_recorded(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", images)
     arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
@@ -134,7 +175,7 @@ def test_unwritable_outputs_and_unknown_names_are_usage_errors(
     assert run(*given, "--output", tmp_path / "y.npz", "--profile", "abacus") == 2
     assert "onnxruntime" in capsys.readouterr().err
     assert run(*given, "--output", tmp_path / "y.npz", "--engine", "abacus") == 2
-    assert run(*given, "--output", tmp_path / "y.npz", "--taps", "nothing*") == 3
+    assert run(*given, "--output", tmp_path / "y.npz", "--taps", "nothing*") == 2
     assert "nothing*" in capsys.readouterr().err
     assert [p.name for p in tmp_path.iterdir()] == ["x.npy"]
 
@@ -170,8 +211,14 @@ def test_a_lowering_file_changes_the_result(
             b["y_codes"][a["y_codes"] > -128], wanted[a["y_codes"] > -128]
         )
     numbers.write_text('{"clasifier": {"zero_point": 4}}', "utf-8")
-    assert run(*given, "--output", tmp_path / "b.npz", "--lowering", numbers) == 2
-    assert "Did you mean classifier?" in capsys.readouterr().err
+    given = (*given, "--output", tmp_path / "c.npz")
+    assert run(*given, "--lowering", numbers) == 2
+    shown = capsys.readouterr().err
+    assert "Did you mean classifier?" in shown
+    assert str(numbers) in shown
+    numbers.write_text("{", "utf-8")
+    assert run(*given, "--lowering", numbers) == 2
+    assert str(numbers) in capsys.readouterr().err
 
 
 def test_the_numpy_engine_needs_no_numba(
@@ -198,6 +245,7 @@ def test_statistics(
 ) -> None:
     np.save(tmp_path / "x.npy", images)
     arguments = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    arguments += ("--overwrite",)
     found = []
     for engine in ENGINES:
         options = ("--stats", "--json", "--profile", "neural-art", "--engine", engine)
