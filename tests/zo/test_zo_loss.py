@@ -10,7 +10,13 @@ import pytest
 from slow_reference import sample_loss
 
 from npusim.errors import BadQuantization, DataError
-from npusim.zo.loss import IntegerCrossEntropy, check_labels, exp2_table, log2_table
+from npusim.zo.loss import (
+    FloatCrossEntropy,
+    IntegerCrossEntropy,
+    check_labels,
+    exp2_table,
+    log2_table,
+)
 
 
 def random_logits(classes: int, n: int = 3000) -> tuple[np.ndarray, np.ndarray]:
@@ -69,3 +75,13 @@ def test_labels_without_an_output_are_refused() -> None:
     for labels in ([0, 10], [-1, 3]):
         with pytest.raises(DataError, match="labels do not fit"):
             check_labels(np.array(labels), 10, "data")
+
+
+def test_the_float_loss_is_the_same_loss() -> None:
+    for scale in (0.02, 0.3, 5.0):
+        z, labels = random_logits(10, n=500)
+        fine = FloatCrossEntropy(scale)
+        found = fine(z, labels)
+        integer = IntegerCrossEntropy.for_scale(scale)(z, labels)
+        assert np.abs(found / 2**32 - integer / 2**16).max() <= 1e-4
+        assert found.max() <= fine.largest(10)
