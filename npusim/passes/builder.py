@@ -12,6 +12,7 @@ from npusim.numerics.lowered import Nothing
 from npusim.ops.base import OnnxRow, spec_of
 from npusim.ops.unit import Step, Unit
 from npusim.passes.qdq import dequantized, quantized
+from npusim.passes.refuse_unsupported import QUANTIZE_TENSOR
 from npusim.passes.rewrite import Rewrite, needed
 
 
@@ -177,12 +178,12 @@ class Builder:
         constant = self.constants.get(name)
         if constant is not None and constant.dtype.kind in "iub":
             return self.values[name]
-        what = "a float constant that lies on no int8 grid" if constant is not None else name
+        grid = "a float constant that lies on no int8 grid: "
         raise UnsupportedOp(
             f"input of {node.op} is not quantized",
             where=node.name,
-            got=f"{what}: {name}" if constant is not None else name,
-            hint="Quantize the network first: DequantizeLinear must stand before each input.",
+            got=f"{grid if constant is not None else 'tensor '}{name}",
+            hint=QUANTIZE_TENSOR.format(name),
         )
 
     def convert(

@@ -17,7 +17,7 @@ from npusim.ops.base import OnnxRow
 from npusim.passes.activation import ACTIVATIONS, bounds, clamp_of, exact_clamp
 from npusim.passes.builder import Builder
 from npusim.passes.qdq import DEQUANTIZE, QUANTIZE, codes_dtype, read_qparams
-from npusim.passes.refuse_unsupported import QUANTIZE_FIRST, unknown
+from npusim.passes.refuse_unsupported import QUANTIZE_TENSOR, unknown
 from npusim.passes.rewrite import consumers
 from npusim.passes.rows import row_of, since_of
 
@@ -189,6 +189,13 @@ class _Walk:
         raise UnsupportedOp(
             f"the result of {what.op} is used without a QuantizeLinear after it",
             where=what.name,
-            got=name,
-            hint=QUANTIZE_FIRST,
+            got=f"tensor {name}{self._uses(name)}",
+            hint=QUANTIZE_TENSOR.format(name),
         )
+
+    def _uses(self, name: str) -> str:
+        """Where a float tensor goes, to stand behind its name."""
+        others = [n.name for n in self.readers[name] if n.op != QUANTIZE]
+        uses = ["an output of the network"] * (name in self.outputs)
+        uses += [f"read by {', '.join(others)}"] * bool(others)
+        return f", {' and '.join(uses)}" if uses else ""

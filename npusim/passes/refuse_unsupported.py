@@ -14,6 +14,11 @@ from npusim.passes.rows import row_of
 QUANTIZE_FIRST = (
     "Quantize the network first, for instance with onnxruntime.quantization.quantize_static."
 )
+QUANTIZE_TENSOR = (
+    "Only a part of the network is quantized: put a QuantizeLinear and a DequantizeLinear after"
+    " tensor {}, or quantize the network again with all of its operators."
+)
+"""Once there are quantized operators; with the name of a tensor that has none."""
 
 
 @dataclass(frozen=True)

@@ -352,11 +352,19 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "float operand": (
         lambda n, x: n.node("Add", [x, "x"], "a"),
-        "a: input of Add is not quantized",
+        r"a: input of Add is not quantized \(got tensor x\)\. Only a part .*after tensor x",
     ),
     "computed weights": (
         lambda n, x: n.node("MatMul", [x, x], "m"),
         "m: MatMul: input .* is computed",
+    ),
+    "float result of two readers": (
+        lambda n, x: n.node("Add", [n.node("Relu", [conv(n, x)], output="r"), "r"], "a"),
+        r"a: input of Add is not quantized \(got tensor r\)\. Only a part .*after tensor r,",
+    ),
+    "float result that is an output": (
+        lambda n, x: n.output("c", [1, 4, 7, 6]) or conv(n, x, output="c"),
+        r"the result of Conv .*\(got tensor c, an output of the network\)\. Only a part .*tensor c,",
     ),
     "per-channel activations": (
         lambda n, x: n.dq(n.q(x, [0.1] * 4, [0] * 4), [0.1] * 4, [0] * 4),
