@@ -364,7 +364,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
     ),
     "float result that is an output": (
         lambda n, x: n.output("c", [1, 4, 7, 6]) or conv(n, x, output="c"),
-        r"the result of Conv .*\(got tensor c, an output of the network\)\. Only a part .*tensor c,",
+        r"result of Conv .*\(got tensor c, an output of the network\)\. Only a part .*tensor c,",
     ),
     "per-channel activations": (
         lambda n, x: n.dq(n.q(x, [0.1] * 4, [0] * 4), [0.1] * 4, [0] * 4),
