@@ -171,7 +171,8 @@ def hard_swish_fixed_point(
             got=f"{sx:g} / {sy:g}",
             wanted="a ratio below 128",
         )
-    f, ef = quantize_multiplier(float(raised / (np.float32(3) / np.float32(2**_Q15))))
+    # TFLite divides in float32; a third is never close enough to a half of the 15 bits to matter.
+    f, ef = quantize_multiplier(float(raised) * 2**_Q15 / 3)
     return HardSwishFixedPoint(_sixteen_bits(f), ef, _sixteen_bits(m), -e, (zx, zy), *clamp)
 
 

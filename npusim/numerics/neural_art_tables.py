@@ -28,9 +28,6 @@ from npusim.numerics.rounding import Int64
 _SEGMENT_BITS = 4
 """Outer segments are 16 codes wide; there are 16 of them."""
 
-_FAR = 1000.0
-"""Beyond every code, whatever the zero point; keeps larger quotients inside int64."""
-
 _ROW_BITS = 6
 """Low bits of a ROM0 byte that name the first row of the segment."""
 
@@ -139,6 +136,6 @@ def rounded_table(
     clamp: smallest and largest signed code of the output.
     """
     reals = (np.arange(-128, 128) - x[1]) * np.float64(x[0])
-    quotients = np.clip(np.asarray(function(reals)) / y[0], -_FAR, _FAR)
-    codes = round_real(quotients, "half_away") + y[1]
-    return RoundedTable(read_only(np.clip(codes, *clamp), np.int64))
+    # Whole bounds commute with rounding, and keep every quotient inside int64.
+    quotients = np.clip(np.asarray(function(reals)) / y[0], clamp[0] - y[1], clamp[1] - y[1])
+    return RoundedTable(read_only(round_real(quotients, "half_away") + y[1], np.int64))

@@ -186,6 +186,23 @@ def test_numbers_of_hard_swish() -> None:
     )
 
 
+def test_the_ratios_of_hard_swish_are_float32() -> None:
+    """Among many scales there are some whose 15 bits depend on it."""
+
+    def fifteen_bits(ratio: float) -> int:
+        return min(math.floor(math.frexp(ratio)[0] * 2**15 + 0.5), 2**15 - 1)
+
+    differing = 0
+    for sx, sy in np.exp(np.random.default_rng(3).uniform(-4, 0, (4000, 2))).astype(np.float32):
+        x, y = QParams.make(sx, 0), QParams.make(sy, 0)
+        lowered = code_tables.hard_swish_fixed_point(x, y, ALL, "n")
+        raised = sx / np.float32(128)
+        assert lowered.multiplier == fifteen_bits(float(raised / sy))
+        assert lowered.factor == fifteen_bits(float(raised / np.float32(3 / 2**15)))
+        differing += lowered.multiplier != fifteen_bits(float(raised) / float(sy))
+    assert differing > 0
+
+
 def test_hard_swish_refuses_what_tflite_refuses() -> None:
     y = QParams.make(0.01, 0)
     code_tables.hard_swish_fixed_point(QParams.make(1.27, 0), y, ALL, "n")

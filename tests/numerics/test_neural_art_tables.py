@@ -115,6 +115,7 @@ def test_known_rows_take_the_place_of_a_rounded_table() -> None:
         ({"rows": [0] * 10}, "three numbers a row"),
         ({"rows": [0] * 8 + [2**15]}, "act.rows.*does not fit its field"),
         ({"rows": [0] * 8 + [-(2**15) - 1]}, "does not fit its field"),
+        ({"rows": [0] * 21, "segments": [3 << 6] * 16}, "24 or more"),
         ({"segments": [0] * 15}, "another length"),
         ({"segments": [256] + [0] * 15}, "act.segments.*does not fit"),
         ({"segments": [-1] + [0] * 15}, "act.segments.*does not fit"),
