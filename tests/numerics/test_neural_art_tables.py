@@ -107,6 +107,17 @@ def test_known_rows_take_the_place_of_a_rounded_table() -> None:
     assert filled(ties="floor").ties == "floor"
 
 
+def test_shifts_and_segments_that_are_not_given_are_zero() -> None:
+    fresh = {"act": rounded_table(np.tanh, (0.03, 0), (0.01, 0))}
+    table = override(fresh, {"act": {"type": "QuadraticTable", "rows": [0, 1, 2]}})["act"]
+    assert table.to_json() == {
+        "segments": {"dtype": "int64", "values": [0] * 16},
+        "rows": {"dtype": "int64", "values": [0, 1, 2]},
+        **dict.fromkeys(("linear_shift", "constant_shift", "shift"), 0),
+        "ties": "half_away",
+    }
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
