@@ -76,10 +76,11 @@ class Preprocess:
                 raise _bad(name, getattr(self, name), " or ".join(allowed))
         for name in ("mean", "std"):
             if len(getattr(self, name)) not in (1, self.channels):
-                raise _bad(name, getattr(self, name), f"1 or {self.channels} values")
-        for name, values in {"scale": self.scale, "mean": self.mean, "std": self.std}.items():
+                channels = f"one value, or one for each of {self.channels} channels"
+                raise _bad(name, getattr(self, name), channels)
+        for name, values in (("scale", (self.scale,)), ("mean", self.mean), ("std", self.std)):
             if not np.isfinite(values).all():
-                raise _bad(name, values, "finite numbers")
+                raise _bad(name, getattr(self, name), "finite numbers")
         if min(self.std) <= 0:
             raise _bad("std", self.std, "values above 0")
         for name in ("resize", "crop"):

@@ -320,6 +320,10 @@ class TestCommand:
         assert "expected" in text
         assert "equal with network: profile = neural-art" in text
 
+    def test_pairs_without_a_search_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["compare", "absent.onnx", "absent.npz", "--pairs", "3"]) == 2
+        assert "--search" in capsys.readouterr().err
+
     def test_a_dump_that_cannot_be_read(
         self, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -198,6 +198,8 @@ def _q_rule(settings: Settings, estimator: Estimator) -> AnyQ:
         raise unknown
     values = [int(n) for n in numbers]
     rule: AnyQ
+    if kind == "fixed" and values == [0]:
+        raise UsageError("a step needs a direction", where=f"--q {settings.q}", wanted="1 or more")
     if kind == "fixed" and len(values) == 1:
         rule = Fixed(values[0])
     elif kind == "qscheduler" and not values:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from npusim.zo.algorithm import Algorithm, layers_of
-from npusim.zo.settings import Settings, option
+from npusim.zo.settings import AUTO, Settings, option
 from npusim.zo.tensors import Trained
 
 _DEFAULT = "npusim's default"
@@ -31,6 +31,11 @@ def explain(
         value = getattr(algorithm.settings, field.name)
         yield f"  {option(field.name)[2:]} = {_shown(value)}  ({given.get(field.name, _DEFAULT)})"
     yield ""
+    if algorithm.settings.lr == AUTO:
+        yield "The learning rate is measured when the run begins; image-forwards of a step by q:"
+        for q in algorithm.scheduler.qs:
+            yield f"  q {q}: {algorithm.forwards(q)}"
+        return
     yield "Learning rate of a step (LSB^2 per nat) by q:"
     for q in algorithm.scheduler.qs:
         yield f"  q {q}: {algorithm.eta(q, 0):g}, {algorithm.forwards(q)} image-forwards"

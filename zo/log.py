@@ -91,8 +91,18 @@ class LogWriter:
         )
 
 
+def ends_in_mid_line(path: Path) -> bool:
+    """Whether the last line lacks its end: the log was cut, or is being written."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - 1))
+        return size > 0 and file.read(1) != b"\n"
+
+
 def read_log(path: Path) -> Iterator[dict[str, Any]]:
     """The records of a log, the header first; an unfinished last line is left out.
+
+    Whether there is one says ``ends_in_mid_line``; a whole log ends with a record of type "stop".
 
     Raises CheckpointError where the file is no log or a line is damaged.
     """

@@ -10,7 +10,7 @@ from npusim.ir import Graph
 from npusim.weights import WeightStore
 from npusim.zo.algorithm import compose, trained_tensors
 from npusim.zo.lanes import Threads
-from npusim.zo.log import read_log
+from npusim.zo.log import ends_in_mid_line, read_log
 from npusim.zo.reference import exposed
 from npusim.zo.settings import Settings
 from npusim.zo.state import Done, initial_state
@@ -25,6 +25,8 @@ class Replayed:
 
     steps: replayed. compared: how many CRCs the log holds. mismatch: the first step after which
     the CRC differs from the log's, None where all are equal. store: the rebuilt weights.
+    complete: whether the log ends with its "stop" record; where not, the run was killed or the log
+    was cut, and the CRC of its end is not known. torn: whether its last line has no end.
     """
 
     steps: int
@@ -32,6 +34,13 @@ class Replayed:
     mismatch: int | None
     crc: int
     store: WeightStore
+    complete: bool
+    torn: bool
+
+    @property
+    def equal(self) -> bool:
+        """Whether the whole run was rebuilt, and every CRC of the log agrees."""
+        return self.complete and self.compared > 0 and self.mismatch is None
 
 
 def replay_log(
@@ -60,8 +69,9 @@ def replay_log(
     def rebuilt() -> WeightStore:
         return exposed_store(store, tensors, [exposed(w) for w in state.weights])
 
-    steps, compared, mismatch = 0, 0, None
+    steps, compared, mismatch, last = 0, 0, None, ""
     for record in records:
+        last = record["type"]
         if record["type"] == "step":
             done = Done(record["step"], record["q_index"], record["lr_index"], tuple(record["d"]))
             state.history = (*state.history, done)[-algorithm.update.history :]
@@ -80,4 +90,6 @@ def replay_log(
             if mismatch is None and rebuilt().crc() != record["crc"]:
                 mismatch = steps
     final = rebuilt()
-    return Replayed(steps, compared, mismatch, final.crc(), final)
+    torn = ends_in_mid_line(path)
+    complete = last == "stop" and not torn
+    return Replayed(steps, compared, mismatch, final.crc(), final, complete, torn)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import npusim
@@ -16,7 +17,32 @@ from npusim.zo.checkpoint import Checkpoint
 from npusim.zo.data import DataSpec
 from npusim.zo.explain import explain
 from npusim.zo.loop import Limits
-from npusim.zo.settings import AUTO, Settings, preset
+from npusim.zo.settings import AUTO, Settings, option, preset
+
+MEASURED = ("residual", "sr", "replay-residual", "int8-acc")
+"""Update modes whose learning rate is measured where none is given."""
+
+
+def _grows(settings: Settings) -> bool:
+    return settings.q == "qscheduler" or settings.q.startswith("variance")
+
+
+def _runs_out(settings: Settings) -> bool:
+    return settings.lr_schedule in ("cosine", "linear") or settings.q.startswith("ramp")
+
+
+_USED: Mapping[str, tuple[Callable[[Settings], bool], str]] = MappingProxyType(
+    {
+        "q0": (_grows, "--q qscheduler or variance:N"),
+        "q_max": (_grows, "--q qscheduler or variance:N"),
+        "horizon": (_runs_out, "--lr-schedule cosine or linear, or --q ramp:A:B"),
+        "residual_bits": (lambda s: s.update == "residual", "--update residual"),
+        "history": (lambda s: s.update == "replay-residual", "--update replay-residual"),
+        "acc_bits": (lambda s: s.update == "int8-acc", "--update int8-acc"),
+        "acc_residual": (lambda s: s.update == "int8-acc", "--update int8-acc"),
+    }
+)
+"""Options that only some others give an effect: when, and which."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +53,7 @@ class TrainRequest:
     settings, data: fields of Settings and DataSpec that the user gave; the others come from the
         checkpoint of a resumed run, or are the preset's, or the defaults.
     profile, lowering: see npusim.lowering.compile_chosen; a resumed run keeps its own.
+    q_json: see npusim.load.
     resume: go on from the checkpoint in ``out``. overwrite: replace a run that is there.
     """
 
@@ -40,6 +67,7 @@ class TrainRequest:
     lowering: str | None = None
     engine: str = "fast"
     threads: int = 1
+    q_json: Path | None = None
     resume: bool = False
     overwrite: bool = False
 
@@ -47,14 +75,40 @@ class TrainRequest:
 def chosen_settings(request: TrainRequest) -> Settings:
     """The user's settings over those of the preset over the defaults.
 
-    Schedules that need the length of the run take the limit of image-forwards.
+    Schedules that need the length of the run take the limit of image-forwards. The learning rate
+    is measured where none is given, but not for the modes whose small steps round to nothing
+    (faithful) or whose rate is a number of LSB (sign): these have a default.
     """
+    _refuse_unused(request)
     given = {**preset(request.preset), **request.settings}
     settings = dataclasses.replace(Settings(), **given)
-    runs_out = settings.lr_schedule in ("cosine", "linear") or settings.q.startswith("ramp")
-    if settings.horizon is None and runs_out:
+    if settings.lr is None and settings.lr_scaling != "none" and settings.update in MEASURED:
+        settings = dataclasses.replace(settings, lr=AUTO)
+    if settings.horizon is None and _runs_out(settings):
         return dataclasses.replace(settings, horizon=request.limits.forwards)
     return settings
+
+
+def _refuse_unused(request: TrainRequest) -> None:
+    """Raise UsageError for an option that the others leave without effect."""
+    given = {**preset(request.preset), **request.settings}
+    settings = dataclasses.replace(Settings(), **given)
+    for name, (used, needs) in _USED.items():
+        if name in request.settings and not used(settings):
+            raise UsageError("the option has no effect here", where=option(name), wanted=needs)
+    if "val_split" in request.data and "val_data" in request.data:
+        raise UsageError(
+            "nothing is held out where there are other images to validate on",
+            where="--val-split",
+            hint="Leave out --val-split or --val-data.",
+        )
+    for name in ("shift_seed", "val_shift_seed"):
+        if name in request.data and not request.data.get("shift"):
+            raise UsageError("the option has no effect here", where=option(name), wanted="--shift")
+    if "val_data_split" in request.data and "val_data" not in request.data:
+        raise UsageError(
+            "the option has no effect here", where="--val-data-split", wanted="--val-data"
+        )
 
 
 def resolve(request: TrainRequest, old: Checkpoint | None) -> tuple[Settings, DataSpec, str | None]:
@@ -89,7 +143,8 @@ def explain_request(request: TrainRequest) -> list[str]:
     Raises the errors of ``compose`` and ``trained_tensors``.
     """
     algorithm = compose(chosen_settings(request))
-    program, _ = compile_chosen(npusim.load(request.model), request.profile, request.engine)
+    graph = npusim.load(request.model, request.q_json)
+    program, _ = compile_chosen(graph, request.profile, request.engine, request.lowering)
     tensors = trained_tensors(algorithm, program.graph, program.weights)
     sources = dict.fromkeys(preset(request.preset), f"preset {request.preset}")
     sources |= dict.fromkeys(request.settings, "given")

@@ -9,6 +9,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
+
 import npusim
 from npusim.errors import CheckpointError, DataError, UsageError
 from npusim.frontend.export import export
@@ -52,12 +54,16 @@ class TrainResult:
     """The outcome. Scores are None where a run was interrupted (after) or saw no shift (clean).
 
     finished: False where a signal stopped it; it can then be resumed.
+    moved: codes that differ from the given network's. next_forwards: image-forwards that one more
+        step would take.
     """
 
     finished: bool
     step: int
     forwards: int
     crc: int
+    moved: int
+    next_forwards: int
     before: Score
     after: Score | None
     clean_before: Score | None
@@ -79,7 +85,11 @@ def train(
 
     Raises NpusimError; see the modules that do the work.
     """
+    if request.resume and request.overwrite:
+        raise UsageError("a run is either resumed or replaced", where="--resume --overwrite")
     old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
+    if old is None:
+        check_folder(request)
     settings, spec, profile = resolve(request, old)
     algorithm = compose(settings)
     program, note = _compile(request, profile, old)
@@ -116,12 +126,15 @@ def train(
 
 
 def replay(
-    model: Path, log: Path, profile: str | None = None, engine: str = "fast", threads: int = 1
+    model: Path, log: Path, engine: str = "fast", threads: int = 1, q_json: Path | None = None
 ) -> Replayed:
-    """Rebuild a run's weights from its model and its log, and compare every CRC in the log."""
-    program = npusim.compile(npusim.load(model), profile=profile, engine=engine)
+    """Rebuild a run's weights from its model and its log, and compare every CRC in the log.
+
+    No image is run, so that no profile matters.
+    """
+    graph = npusim.load(model, q_json)
     with Threads(threads) as pool:
-        return replay_log(log, program.graph, program.weights, kernel_module(engine), pool)
+        return replay_log(log, graph, WeightStore.of(graph), kernel_module(engine), pool)
 
 
 def kernel_module(engine: str) -> ModuleType:
@@ -223,6 +236,8 @@ class _Session:
             step=run.state.step,
             forwards=run.state.forwards,
             crc=store.crc(),
+            moved=_moved(self.program.weights, store),
+            next_forwards=self._next_forwards(run),
             before=Score(**run.options["before"]),
             after=run.last_score if finished else None,
             clean_before=Score(**run.options["clean_before"]) if clean else None,
@@ -233,11 +248,21 @@ class _Session:
             data=self.spec,
         )
 
+    def _next_forwards(self, run: Run) -> int:
+        algorithm = self.trainer.algorithm
+        return algorithm.forwards(algorithm.scheduler.most(run.state.scheduler))
+
     def _export(self, store: WeightStore, path: Path) -> str:
         """Write the trained network; a sentence about what was written."""
         program = self.program
         metadata = lowering_metadata(program.profile.name, program.weights.crc(), program.lowering)
         return export(program.graph, store, path, metadata).message
+
+
+def _moved(before: WeightStore, after: WeightStore) -> int:
+    """How many codes differ."""
+    names = (tensor.name for tensor in before.tensors)
+    return sum(int(np.count_nonzero(before.codes(n) != after.codes(n))) for n in names)
 
 
 def _with_rate(
@@ -262,7 +287,7 @@ def _compile(
     request: TrainRequest, profile: str | None, old: Checkpoint | None
 ) -> tuple[Program, str]:
     """The program, and a sentence about its lowering; a resumed run keeps the one it has."""
-    graph = npusim.load(request.model)
+    graph = npusim.load(request.model, request.q_json)
     if old is None:
         return compile_chosen(graph, profile, request.engine, request.lowering)
     if request.lowering is not None:
@@ -271,17 +296,27 @@ def _compile(
     return npusim.compile(graph, profile, request.engine, lowering), ""
 
 
-def _prepare_folder(request: TrainRequest) -> None:
-    """Make the folder; refuse or clear away an earlier run."""
-    earlier = [request.out / name for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME)]
-    if any(path.exists() for path in earlier) and not request.overwrite:
+def _earlier(folder: Path) -> list[Path]:
+    return [folder / name for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME)]
+
+
+def check_folder(request: TrainRequest) -> None:
+    """Raise UsageError where the folder holds a run that nobody asked to replace, or is a file."""
+    if request.out.exists() and not request.out.is_dir():
+        raise UsageError("this is no folder", where=str(request.out), wanted="a folder for --out")
+    if any(path.exists() for path in _earlier(request.out)) and not request.overwrite:
         raise UsageError(
             "there is a run in this folder already",
             where=str(request.out),
             hint="Go on with it by --resume, replace it by --overwrite, or choose another --out.",
         )
+
+
+def _prepare_folder(request: TrainRequest) -> None:
+    """Make the folder, and clear away an earlier run."""
+    check_folder(request)
     request.out.mkdir(parents=True, exist_ok=True)
-    for path in earlier:
+    for path in _earlier(request.out):
         path.unlink(missing_ok=True)
     _remove_leftovers(request.out)
 

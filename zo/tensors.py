@@ -90,16 +90,16 @@ def select_trained(
         purpose: of the directions' random numbers, whose address must be large enough.
 
     Raises:
-        ModelError: a pattern matches nothing, or there is nothing to train.
+        ModelError: there is nothing to train.
         BadQuantization: a chosen weight tensor is not int8 with zero point 0.
-        UsageError: a layer's mu is not a number of codes.
+        UsageError: a pattern matches nothing, or a layer's mu is not a number of codes.
     """
     _check_mu(selection, store)
     weights = [t for t in store.tensors if t.kind == "weight"]
     patterns = [weights[-1].node if p == LAST and weights else p for p in selection.layers]
     for pattern in patterns:
         if not any(_matches(t, (pattern,)) for t in store.tensors):
-            raise ModelError(
+            raise UsageError(
                 "no layer with weights has a name like this",
                 where=f"--train-layers {pattern}",
                 wanted=", ".join(t.node for t in weights) or "a network with weights",

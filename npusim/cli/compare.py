@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from npusim.search import Findings
 
 EXIT_DIFFERS = 1
+PAIRS = 2000
 
 
 @click.command()
@@ -43,8 +44,7 @@ EXIT_DIFFERS = 1
 @click.option(
     "--pairs",
     type=click.IntRange(0),
-    default=2000,
-    show_default=True,
+    show_default=str(PAIRS),
     help="Most pairs of changes that --search tries where no single one explains it.",
 )
 @q_json_option
@@ -59,7 +59,7 @@ def command(
     dump: Path,
     side: str,
     search: bool,
-    pairs: int,
+    pairs: int | None,
     q_json: Path | None,
     profile: str | None,
     lowering: str | None,
@@ -78,6 +78,8 @@ def command(
     from npusim.lowering import compile_chosen
     from npusim.search import search as search_for
 
+    if pairs is not None and not search:
+        raise click.UsageError("--pairs says how long --search goes on: give both.")
     graph = npusim.load(model, q_json)
     given = read_dump(dump, graph, side)
     if given.ignored:
@@ -85,7 +87,8 @@ def command(
     program, sentence = compile_chosen(graph, profile, engine, lowering)
     note(sentence)
     comparison = compare(program, given, threads)
-    findings = search_for(program, given, threads, pairs) if search else None
+    most = PAIRS if pairs is None else pairs
+    findings = search_for(program, given, threads, most) if search else None
     if as_json:
         found = {} if findings is None else {"search": findings.to_json()}
         facts = {"model": str(model), "dump": str(dump), "profile": program.profile.name}

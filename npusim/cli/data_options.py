@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from npusim.cli.terminal import note, say
-from npusim.errors import DataError
+from npusim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from npusim.ir import Graph
@@ -173,6 +173,8 @@ def open_inputs(
     from npusim.models import limited, make_inputs, named_source, open_dataset, parse_shifts
 
     shifts = parse_shifts(request.shift)
+    if request.shift_seed and not shifts:
+        raise UsageError("the option has no effect here", where="--shift-seed", wanted="--shift")
     spec = data or request.data or named_source(graph)
     if spec is None:
         raise DataError(

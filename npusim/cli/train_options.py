@@ -50,7 +50,8 @@ def _number(context: click.Context, option: click.Parameter, value: str) -> int:
 
 _OPTIONS = (
     click.option("--out", type=click.Path(path_type=Path), help="Folder for all results."),
-    click.option("--demo", is_flag=True, help="Adapt the packaged digits network, in a minute."),
+    click.option("--demo", is_flag=True, help="Adapt the packaged digits network, in a minute; "
+                 "without --out into a new folder npusim-demo."),
     click.option("--preset", metavar="NAME",
                  help="Several settings at once: zo-i8, qscheduler-faithful or "
                  "qscheduler-faithful-int8; options given besides replace its own."),
@@ -101,7 +102,8 @@ _OPTIONS = (
     click.option("--mask", metavar="KIND:F", default="",
                  help="Train a fraction F of each layer's weights: random, smallest or largest."),
     click.option("--lr", callback=_rate, help="Learning rate, LSB^2 per nat per image-forward "
-                 "(--lr-scaling linear) or per step (none), or auto."),
+                 "(--lr-scaling linear) or per step (none), or auto: measured.  [default: auto; "
+                 "3 for faithful, 0.0005 for sign]"),
     click.option("--lr-scaling", type=click.Choice(["linear", "none"]),
                  help="[default: none for faithful, else linear]"),
     click.option("--lr-schedule", type=click.Choice(["constant", "patience", "cosine", "linear"]),
@@ -134,7 +136,8 @@ _OPTIONS = (
     click.option("--resume", is_flag=True, help="Go on from the checkpoint in --out."),
     click.option("--overwrite", is_flag=True, help="Replace a run that is in --out."),
     click.option("--replay", "replay_log", type=click.Path(path_type=Path), metavar="LOG",
-                 help="Rebuild the weights of a run from its log alone and compare checksums."),
+                 help="Rebuild the weights of a run from MODEL and its log alone and compare "
+                 "checksums."),
 )  # fmt: skip
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from npusim.cli.terminal import PLAIN_INTERVAL, emit_json, say, verbosity, warn
+from npusim.cli.terminal import PLAIN_INTERVAL, emit, emit_json, note, say, verbosity, warn
 from npusim.evaluation import Accuracy
 from npusim.runinfo import write_run_info
 from npusim.zo.loop import Limits, Progress, Score
@@ -21,36 +23,56 @@ from npusim.zo.run import TrainResult, replay, train
 
 SCHEMA_VERSION = 1
 SMOOTHING = 0.02
+SPEED_WINDOW = 30.0
+"""Seconds that the shown speed and the time left look back on."""
 
 
 def run_training(request: TrainRequest, as_json: bool) -> bool:
     """Train with a progress display; says what came of it. True unless it was interrupted."""
+    if request.engine == "fast":
+        say("preparing (kernels are compiled once, which takes up to a minute) ...")
     with _display(request.limits) as watch:
-        result = train(request, watch, lambda sentence: say(f"note: {sentence}"))
+        result = train(request, watch, note)
     _write_run_info(request, result)
     if as_json:
         emit_json({"schema_version": SCHEMA_VERSION, **_facts(result)})
-    _tell(request, result)
+    else:
+        _tell(result)
+    _warn_if_idle(result)
+    if not result.finished:
+        say(f"Go on with:\n  {_resuming(request)}")
     return result.finished
 
 
-def run_replay(model: Path, log: Path, profile: str | None, engine: str, threads: int) -> bool:
+def run_replay(
+    model: Path, log: Path, as_json: bool, engine: str, threads: int, q_json: Path | None
+) -> bool:
     """Replay a log and say whether its checksums are those of the rebuilt weights."""
-    done = replay(model, log, profile, engine, threads)
-    say(f"replayed {done.steps} steps; the weights' CRC is {done.crc:08x}")
+    done = replay(model, log, engine, threads, q_json)
+    if done.torn:
+        warn("the last line of the log is incomplete and was left out")
+    elif not done.complete:
+        warn("the log ends without the record that closes a run: it was killed, or the log was cut")
+    if as_json:
+        facts = {f.name: getattr(done, f.name) for f in dataclasses.fields(done)}
+        del facts["store"]
+        emit_json({"schema_version": SCHEMA_VERSION, "equal": done.equal, **facts})
+        return done.equal
+    emit(f"replayed {done.steps} steps; the weights' CRC is {done.crc:08x}")
     if done.mismatch is not None:
-        warn(f"after step {done.mismatch} the CRC differs from the log's")
+        emit(f"differs: after step {done.mismatch} the CRC is not the log's")
     elif done.compared == 0:
-        warn("the log holds no CRC to compare with")
+        emit("not compared: the log holds no CRC")
     else:
-        say(f"equal to all {done.compared} checksums of the log")
-    return done.mismatch is None and done.compared > 0
+        rest = "" if done.complete else "; the rest of the run is not in the log"
+        emit(f"equal to all checksums of the log ({done.compared}){rest}")
+    return done.equal
 
 
 def run_explain(request: TrainRequest) -> None:
     """Print what the request would do."""
     for line in explain_request(request):
-        click.echo(line)
+        emit(line)
 
 
 @contextmanager
@@ -71,33 +93,39 @@ def _warnings_only(progress: Progress) -> None:
 
 
 class _Lines:
-    """A plain line every PLAIN_INTERVAL seconds."""
+    """A plain line every PLAIN_INTERVAL seconds, counted from the first step."""
 
     def __init__(self, limits: Limits) -> None:
-        self._meter = _Meter(limits)
-        self._last = time.monotonic()
+        self._meter = Meter(limits)
+        self._last: float | None = None
 
     def __call__(self, progress: Progress) -> None:
         _warnings_only(progress)
         self._meter.see(progress)
-        if time.monotonic() - self._last >= PLAIN_INTERVAL:
-            self._last = time.monotonic()
+        now = time.monotonic()
+        if self._last is None:
+            self._last = now
+        if now - self._last >= PLAIN_INTERVAL:
+            self._last = now
             say(self._meter.text(progress))
 
 
-class _Meter:
-    """Smoothed loss, speed and share done."""
+class Meter:
+    """Smoothed loss, and the speed of the last SPEED_WINDOW seconds.
 
-    def __init__(self, limits: Limits) -> None:
+    The clock starts after the first step: what comes before it (kernels, a first evaluation, a
+    measured learning rate) says nothing about how long the others take.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
-        self._start = time.monotonic()
-        self._first: int | None = None
+        self._clock = clock
+        self._seen: deque[tuple[float, int, float]] = deque()
         self.loss = 0.0
         self.share = 0.0
 
     def see(self, progress: Progress) -> None:
-        if self._first is None:
-            self._first = progress.forwards
+        if not self._seen:
             self.loss = progress.loss
         self.loss += SMOOTHING * (progress.loss - self.loss)
         limits = self._limits
@@ -107,26 +135,36 @@ class _Meter:
             if limit
         ]
         self.share = max(shares, default=0.0)
+        now = self._clock()
+        self._seen.append((now, progress.forwards, self.share))
+        while len(self._seen) > 2 and now - self._seen[1][0] >= SPEED_WINDOW:
+            self._seen.popleft()
 
-    def speed(self, progress: Progress) -> float:
-        """Image-forwards a second since this call of npusim began."""
-        seconds = max(time.monotonic() - self._start, 1e-9)
-        return (progress.forwards - (self._first or 0)) / seconds
+    @property
+    def speed(self) -> float:
+        """Image-forwards a second; 0 before the second step."""
+        seconds, forwards, _ = self._passed()
+        return forwards / seconds if seconds > 0 else 0.0
+
+    def _passed(self) -> tuple[float, int, float]:
+        """Seconds, image-forwards and share of the run between the ends of the window."""
+        (start, before, share), (end, after, now) = self._seen[0], self._seen[-1]
+        return end - start, after - before, now - share
 
     def text(self, progress: Progress) -> str:
         score = progress.score
         accuracy = f", accuracy {score.accuracy:.1%}" if score else ""
         return (
             f"step {progress.step}: loss {self.loss:.3f} bits{accuracy}, q {progress.q}, "
-            f"{progress.forwards} image-forwards, {self.speed(progress):.0f}/s, "
+            f"{progress.forwards} image-forwards, {self.speed:.0f}/s, "
             f"{self.share:.0%} done{self._time_left()}"
         )
 
     def _time_left(self) -> str:
-        elapsed = time.monotonic() - self._start
-        if not 0 < self.share < 1 or elapsed < 1:
+        seconds, _, share = self._passed()
+        if share <= 0 or self.share >= 1 or seconds < 1:
             return ""
-        return f", {elapsed * (1 - self.share) / self.share:.0f} s left"
+        return f", {seconds * (1 - self.share) / share:.0f} s left"
 
 
 @contextmanager
@@ -136,7 +174,7 @@ def _bar(limits: Limits) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import Progress as RichProgress
 
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    meter = _Meter(limits)
+    meter = Meter(limits)
     with RichProgress(*columns, console=Console(stderr=True)) as display:
         task = display.add_task("", total=1.0)
 
@@ -150,28 +188,78 @@ def _bar(limits: Limits) -> Iterator[Callable[[Progress], None]]:
                 task,
                 completed=meter.share,
                 description=f"loss {meter.loss:.3f} {accuracy}q {progress.q} "
-                f"{progress.forwards} fwd {meter.speed(progress):.0f}/s",
+                f"{progress.forwards} fwd {meter.speed:.0f}/s",
             )
 
         yield watch
 
 
-def _tell(request: TrainRequest, result: TrainResult) -> None:
-    if not result.finished:
-        say(
-            f"Stopped after step {result.step}. Go on with:\n"
-            f"  npusim train {request.model} --out {request.out} --resume{_limits(request.limits)}"
-        )
-        return
-    say(f"{result.step} steps, {result.forwards} image-forwards, weights' CRC {result.crc:08x}")
-    say(f"accuracy before  {_accuracy(result.before)}")
+def _tell(result: TrainResult) -> None:
+    stopped = "" if result.finished else "stopped after "
+    emit(
+        f"{stopped}{result.step} steps, {result.forwards} image-forwards, {result.moved} codes "
+        f"changed, weights' CRC {result.crc:08x}"
+    )
+    emit(f"accuracy before  {_accuracy(result.before)}")
     if result.after is not None:
-        say(f"accuracy after   {_accuracy(result.after)}")
+        emit(f"accuracy after   {_accuracy(result.after)}")
     if result.clean_before is not None and result.clean_after is not None:
-        say(f"without shift:   {_accuracy(result.clean_before)} before")
-        say(f"                 {_accuracy(result.clean_after)} after")
+        emit(f"without shift:   {_accuracy(result.clean_before)} before")
+        emit(f"                 {_accuracy(result.clean_after)} after")
     for name, path in result.files.items():
-        say(f"{name}: {path}")
+        emit(f"{name}: {path}")
+
+
+def _warn_if_idle(result: TrainResult) -> None:
+    """A run that ended and changed nothing is hardly what was wanted."""
+    if not result.finished or result.moved:
+        return
+    if result.step == 0:
+        least = result.forwards + result.next_forwards
+        warn(
+            f"no step was made: the first takes {result.next_forwards} image-forwards. Give "
+            f"--max-forwards {least} or more, and some --steps"
+        )
+    else:
+        warn(
+            f"no weight changed in {result.step} steps: raise --lr (it was "
+            f"{result.settings.lr}), or --max-forwards"
+        )
+
+
+def _resuming(request: TrainRequest) -> str:
+    """The command that goes on with the run."""
+    words = ["npusim", "train", str(request.model), "--out", str(request.out), "--resume"]
+    if request.q_json is not None:
+        words += ["--q-json", str(request.q_json)]
+    return shlex.join(words) + _limits(request.limits)
+
+
+def tell_next(request: TrainRequest, options: Sequence[click.Parameter]) -> None:
+    """After the demonstration: the command that does the same with options of one's own.
+
+    options: of the verb, by whose names the request is written down.
+    """
+    by_name = {option.name: option for option in options}
+    plain = {name: getattr(request, name) for name in ("preset", "profile", "lowering")}
+    data = dict(request.data)
+    given = {**data.pop("overrides", {}), **data, **request.settings, **plain}
+    words = ["npusim", "train", str(request.model)]
+    for name, value in given.items():
+        words += _option_words(by_name[name], value)
+    out = request.out.with_name(f"{request.out.name}-again")
+    command = shlex.join([*words, "--out", str(out)]) + _limits(request.limits)
+    say(f"The same again, to put in data, shift and rate of your own:\n  {command}")
+
+
+def _option_words(option: click.Parameter, value: Any) -> list[str]:
+    """An option and its value as they are typed; nothing for None."""
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return (option.opts if value else option.secondary_opts)[:1]
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return [option.opts[0], text]
 
 
 def _limits(limits: Limits) -> str:
@@ -195,6 +283,7 @@ def _facts(result: TrainResult) -> dict[str, Any]:
         "steps": result.step,
         "forwards": result.forwards,
         "weights_crc": result.crc,
+        "codes_changed": result.moved,
         "before": scored(result.before),
         "after": scored(result.after),
         "clean_before": scored(result.clean_before),
@@ -216,7 +305,7 @@ def _write_run_info(request: TrainRequest, result: TrainResult) -> None:
         request.out / "run.json",
         "train",
         arguments,
-        [request.model],
+        [request.model, *([request.q_json] if request.q_json else [])],
         list(result.files.values()),
         result=_facts(result),
     )

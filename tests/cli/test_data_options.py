@@ -120,6 +120,11 @@ def test_notes_are_silent_with_q(
     assert shown.out.startswith("top-1 ")
 
 
+def test_a_draw_of_no_corruption_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"--shift-seed.*wanted --shift"):
+        open_inputs(DataRequest(data="digits", shift_seed=3), digits_like())
+
+
 def test_inputs_of_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     request = DataRequest(data="digits", limit=30, shift="rotation:90")
     inputs = open_inputs(request, digits_like(), prefer="train", seed=3)

@@ -57,7 +57,7 @@ def test_json_round_trip() -> None:
         ('{"layout": "HWC"}', "layout.*NCHW or NHWC"),
         ('{"scale": "1"}', "scale"),
         ('{"scale": NaN}', "scale.*finite"),
-        ('{"mean": [1, 2]}', "mean.*1 or 3"),
+        ('{"mean": [1, 2]}', "mean.*one for each of 3 channels"),
         ('{"std": 0}', "std"),
         ('{"resize": [32]}', "resize"),
         ('{"resize": [32, 1.5]}', "resize"),

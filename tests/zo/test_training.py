@@ -13,7 +13,7 @@ import pytest
 from digits_task import MODEL, ignore, request
 
 import npusim
-from npusim.errors import BadQuantization, CheckpointError, ModelError, NumericsError, UsageError
+from npusim.errors import BadQuantization, CheckpointError, NumericsError, UsageError
 from npusim.zo.checkpoint import load_checkpoint, save_checkpoint
 from npusim.zo.loop import Limits, Progress
 from npusim.zo.rng import Purpose
@@ -154,7 +154,7 @@ def test_only_chosen_layers_are_trained(train_digits: Train) -> None:
 
 
 def test_a_layer_that_is_not_there_is_named(train_digits: Train) -> None:
-    with pytest.raises(ModelError, match="conv9"):
+    with pytest.raises(UsageError, match="conv9"):
         train_digits(train_layers=("conv9*",))
 
 
