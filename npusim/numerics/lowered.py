@@ -29,12 +29,12 @@ class Lowered:
         """The inverse of to_json."""
         return cls(**{f.name: _decode(data[f.name]) for f in dataclasses.fields(cls)})
 
-    def stand_in(self, kind: str) -> Lowered | None:
+    def stand_in(self, kind: str) -> Lowered:
         """Numbers of class ``kind`` that a user may give in place of these, to be filled in.
 
-        None where there is no such choice.
+        These themselves where there is no such choice.
         """
-        return self if kind == type(self).__name__ else None
+        return self
 
     def changed(self, **changes: Any) -> Self:
         """A copy with other numbers, which the class may check against one another."""

@@ -63,12 +63,11 @@ class Switches:
     def of(cls, profile: Profile) -> Switches:
         """The switches that a profile sets. Raises UsageError for a value there is none of."""
         for name, choices in CHOICES.items():
-            value = profile.switches.get(name, choices[0])
-            if value not in choices:
+            if name in profile.switches and profile.switches[name] not in choices:
                 raise UsageError(
                     "a switch has no such value",
                     where=f"{profile.name}, {name}",
-                    got=value,
+                    got=profile.switches[name],
                     wanted=", ".join(choices),
                 )
         own = {f.name for f in dataclasses.fields(cls)} & set(profile.switches)

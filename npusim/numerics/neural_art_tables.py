@@ -42,9 +42,9 @@ class RoundedTable(Lowered):
     codes: Int64
     silicon: bool = False
 
-    def stand_in(self, kind: str) -> Lowered | None:
+    def stand_in(self, kind: str) -> Lowered:
         """A QuadraticTable without rows, for rows that the user knows."""
-        return _UNKNOWN_ROWS if kind == "QuadraticTable" else super().stand_in(kind)
+        return _UNKNOWN_ROWS if kind == "QuadraticTable" else self
 
     def apply(self, x: Int64) -> Int64:
         """Output codes of signed codes."""

@@ -61,7 +61,7 @@ def override(
 
 
 def _apply(numbers: Lowered, changes: Mapping[str, Any], where: str) -> Lowered:
-    numbers = numbers.stand_in(str(changes.get("type", type(numbers).__name__))) or numbers
+    numbers = numbers.stand_in(str(changes.get("type")))
     names = tuple(f.name for f in dataclasses.fields(numbers))
     new = {}
     for name, value in changes.items():

@@ -173,6 +173,13 @@ def test_hard_swish_of_any_numbers() -> None:
         assert got == [plain_hard_swish(lowered, c) for c in range(-128, 128)]
 
 
+def test_hard_swish_saturates_before_and_after_its_factor() -> None:
+    """A factor that a user gives may be small, so that only the first saturation is reached."""
+    lowered = HardSwishFixedPoint(2**12, 5, 24576, 7, (2, 3), *ALL)
+    got = lowered.apply(np.arange(-128, 128)).tolist()
+    assert got == [plain_hard_swish(lowered, c) for c in range(-128, 128)]
+
+
 def test_numbers_of_hard_swish() -> None:
     x, y = QParams.make(3 / 128, 2), QParams.make(0.5, 3)
     lowered = code_tables.hard_swish_fixed_point(x, y, ALL, "n")

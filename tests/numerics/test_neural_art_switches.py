@@ -36,6 +36,12 @@ def test_the_profile_is_what_the_code_assumes() -> None:
     assert Switches.of(load_profile("neural-art/atonn-1.1.3")) == Switches(requant="one_step")
 
 
+def test_a_profile_without_switches_has_the_defaults() -> None:
+    assert Switches.of(replace(NEURAL_ART, switches={})) == Switches()
+    for name, choices in neural_art.CHOICES.items():
+        assert choices[0] == getattr(Switches(), name, getattr(SplitLimits(), name, None))
+
+
 def test_every_switch_is_in_the_file_with_evidence() -> None:
     names = {f.name for kind in (Switches, SplitLimits) for f in fields(kind)} - {"limits"}
     assert set(NEURAL_ART.switches) == names

@@ -147,6 +147,12 @@ def test_files(tmp_path: Path) -> None:
     assert read_overrides(path) == {"conv": {"shift": 3}}
 
 
+def test_arrays_from_json_cannot_be_written() -> None:
+    back: Any = lowering_from_json(lowering_to_json({"a": outer()}))["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        back.codes[0] = 5
+
+
 def test_a_lowering_of_an_unknown_kind() -> None:
     with pytest.raises(CheckpointError, match="Gone"):
         lowering_from_json({"conv": {"type": "Gone", "shift": 3}})
