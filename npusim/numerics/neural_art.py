@@ -94,15 +94,17 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 class Tensor(NamedTuple):
-    """Scale and zero point of an activation in signed codes; offset: 128 for uint8, else 0."""
+    """Scale and zero point of an activation in signed codes."""
 
     scale: float
     zero_point: int
-    offset: int = 0
 
 
 class Output(NamedTuple):
-    """Likewise, with the smallest and largest signed code that a fused Relu or Clip leaves."""
+    """Likewise, with the smallest and largest signed code that a fused Relu or Clip leaves.
+
+    offset: 128 for uint8, else 0.
+    """
 
     scale: float
     zero_point: int
@@ -176,7 +178,7 @@ def _requantizer(
         numbers = {
             "multiplier_shift": multiplier_shift,
             "mid_exponent": exponent,
-            "final_multiplier": int(last.multiplier[0]),
+            "final_multiplier": last.multiplier.item(),
             "final_shift": last.shift,
         }
     gain = formulas.bias_gain(weights.bias_scales, y.scale, last.shift)
@@ -276,9 +278,9 @@ def _rescale(
     except BadQuantization as error:
         raise _located(error, where) from None
     return Rescale(
-        multiplier=int(numbers.multiplier[0]),
+        multiplier=numbers.multiplier.item(),
         pre_shift=pre_shift,
-        constant=int(numbers.constant[0]),
+        constant=numbers.constant.item(),
         shift=numbers.shift,
         ties=switches.ties,
         pre_rounding=switches.pre_rounding,

@@ -27,8 +27,7 @@ def offset(value: Value) -> int:
 def tensor(site: Site, index: int) -> Tensor:
     """Scale and zero point of input ``index``."""
     scale, zero_point = site.qparams(index).scalar()
-    shift = offset(site.value(index))
-    return Tensor(float(scale), zero_point - shift, shift)
+    return Tensor(float(scale), zero_point - offset(site.value(index)))
 
 
 def output(site: Site, clamp: tuple[int, int] | None = None) -> Output:

@@ -147,6 +147,12 @@ def test_a_product_keeps_its_scale_through_the_middle_shift() -> None:
     )
 
 
+def test_a_product_that_fits_is_not_shifted() -> None:
+    step = neural_art.mul(Tensor(0.5, 0), Tensor(0.5, 0), Output(0.25, 3), Switches(), "m")
+    assert (step.shift, step.zeros) == (0, (0, 0))
+    assert (step.rescale.multiplier, step.rescale.shift) == (16384, 14)
+
+
 def test_counts_of_a_pool_are_sorted_and_single() -> None:
     step = neural_art.window_average(X, Y, [9, 4, 9, 6], Switches(), "pool")
     assert step.counts == (4, 6, 9)
@@ -160,6 +166,29 @@ def test_accumulator() -> None:
         lowered(shift=6, accumulator_bits=23)
     assert lowered(accumulator_bits=23).shift == 5
     assert lowered(shift=6, accumulator_bits=23, accumulator_check="off").shift == 6
+
+
+def test_sums_as_large_as_the_accumulator_are_refused() -> None:
+    """8 products of 128 * 128 are 2**17, one more than 18 bits hold."""
+    window = replace(WINDOW, kernel=(1, 1), depth=8)
+    tap = weights()._replace(codes=np.ones((2, 8, 1, 1), np.int64))
+    x = Tensor(0.02, 0)
+    wide = neural_art.convolution(x, tap, Y, window, Switches(accumulator_bits=19), "layer")
+    assert wide.shift == 0
+    with pytest.raises(NumericsError, match="8 products, up to 131072, wanted less than 2"):
+        neural_art.convolution(x, tap, Y, window, Switches(accumulator_bits=18), "layer")
+
+
+@pytest.mark.parametrize(("kernel", "products"), [((5, 3), 72), ((3, 9), 144)])
+def test_later_pieces_count_their_own_products(kernel: tuple[int, int], products: int) -> None:
+    """The first piece has the most: 3x3 of 5x3, and 3x6 of 3x9, with 8 channels each."""
+    window = replace(WINDOW, kernel=kernel, depth=8)
+    x, codes = Tensor(0.02, 0), np.ones((2, 8, *kernel), np.int64)
+    layer = weights()._replace(codes=codes)
+    bits = (products * 2**14).bit_length() + 1
+    neural_art.convolution(x, layer, Y, window, Switches(accumulator_bits=bits), "layer")
+    with pytest.raises(NumericsError, match=f"{products} products"):
+        neural_art.convolution(x, layer, Y, window, Switches(accumulator_bits=bits - 1), "layer")
 
 
 @pytest.mark.parametrize(("zero_point", "largest"), [(-128, 255), (0, 128), (100, 228)])
@@ -188,3 +217,7 @@ def test_impossible_scales_name_the_layer() -> None:
     for call in calls:
         with pytest.raises(BadQuantization, match=r"^layer: "):
             call()
+
+
+def test_codes_are_whole_int8_unless_said_otherwise() -> None:
+    assert Output(0.5, 3) == (0.5, 3, -128, 127, 0)
