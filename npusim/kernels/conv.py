@@ -1,9 +1,9 @@
-"""Convolution and fully connected layers: panels of int16 pixels against packed int16 weights.
+"""Convolution and fully connected layers: int16 maps against packed int16 weights.
 
-A block of output pixels is gathered into a panel [pixels][depth] of zero-centred int16 values
-(padding is 0), whatever the strides, dilations and pads; the panel then meets every block of 16
-output channels. The order of the depth is free: it is a list of runs of channels, cut into
-segments whose sums a profile may round one by one.
+A band of the input (some rows, or several whole images) is widened to zero-centred int16 with its
+padding, once. Every output pixel is then an address in that map, and every tap, or row of
+neighbouring taps, a *run* of channels at a fixed distance from it, whatever the strides, dilations,
+pads and groups. The runs are cut into segments whose sums a profile may round one by one.
 """
 
 from __future__ import annotations
@@ -26,87 +26,88 @@ CONV = np.dtype(
         *WEIGHT_FIELDS,  # segments: SEGMENT records
         ("out_channels", np.int64),
         ("group", np.int64),
-        ("depth", np.int64),  # int16 of a panel row, even
-        ("runs", np.int64),  # address of RUN records
-        ("run_count", np.int64),
-        ("block", np.int64),  # pixels of a panel, a multiple of PIXELS
+        ("depth", np.int64),  # int16 of an output channel's packed weights
+        ("runs", np.int64),  # address of int64 [runs, 2]: byte distance, pairs (see dot_tile)
+        ("reach", np.int64),  # rows of input that a window spans
+        ("map_width", np.int64),  # pixels of a widened row
+        ("band_images", np.int64),  # images widened together; 1 where band_rows is not all rows
+        ("band_rows", np.int64),  # rows of output in a band
+        ("offsets", np.int64),  # offset in the scratch of the pixels' addresses
+        ("work", np.int64),  # offset in the scratch of int32 [3][block, 16]
+        ("block", np.int64),  # pixels that are finished together, a multiple of PIXELS
     ]
 )
 
-# Channels of one tap, or of neighbouring taps of a row, that lie together: where they are read and
-# where in the panel row they go.
-RUN = np.dtype(
-    [
-        ("ky", np.int64),
-        ("kx", np.int64),  # of the first tap
-        ("taps", np.int64),  # more than 1 only where dilation_x is 1 and count is all channels
-        ("channel", np.int64),  # the first one, within the group
-        ("count", np.int64),  # channels of each tap
-        ("at", np.int64),
-    ]
-)
-
-# A part of the depth whose sum is rounded to an int16 stream by itself.
-SEGMENT = np.dtype([("first", np.int64), ("pairs", np.int64), ("piece", np.int64)])
+# A part of the depth whose sum is rounded to an int16 stream by itself: its first run, how many
+# runs, its first pair of weights, and the piece of the kernel that it belongs to.
+SEGMENT = np.dtype([("run", np.int64), ("runs", np.int64), ("pair", np.int64), ("piece", np.int64)])
 
 
 @njit_kernel
-def _gather(c: Any, group: Any, x: Any, first: Any, count: Any, panel: Any) -> None:
-    """Fill panel[0:count] with the inputs of output pixels first .. first + count - 1."""
-    runs = carray(pointer(c.runs), c.run_count, RUN)
-    pixels = c.rows * c.cols
-    group_channels = c.channels // c.group
-    zero = np.int16(c.zero_point)
-    for p in range(count):
-        image, at = divmod(first + p, pixels)
-        top, left = at // c.cols * c.stride_y - c.top, at % c.cols * c.stride_x - c.left
-        for r in range(c.run_count):
-            run = runs[r]
-            to = panel[p, run.at : run.at + run.taps * run.count]
-            iy, ix = top + run.ky * c.dilation_y, left + run.kx * c.dilation_x
-            # Taps begin .. end - 1 lie inside the image.
-            begin, end = min(max(-ix, 0), run.taps), max(min(c.width - ix, run.taps), 0)
-            if iy < 0 or iy >= c.height:
-                end = 0
-            if begin >= end:
-                to[:] = 0
-                continue
-            start = ((image * c.height + iy) * c.width + ix + begin) * c.channels
-            start += group * group_channels + run.channel
-            inside = (end - begin) * run.count
-            to[: begin * run.count] = 0
-            _copy_centred(x[start : start + inside], zero, to[begin * run.count :])
-            to[end * run.count :] = 0
-
-
-@njit_kernel
-def _copy_centred(source: Any, zero: Any, to: Any) -> None:
+def _widen(source: Any, zero: Any, to: Any) -> None:
     """to[i] = source[i] - zero for every element of source."""
     for k in range(len(source)):
         to[k] = np.int16(source[k]) - zero
 
 
 @njit_kernel
-def _sum_segment(c: Any, context: Any, block: Any, count: Any, segment: Any, sums: Any) -> None:
-    """Sums of one segment of the depth for one block of 16 channels: int32 [count, 16]."""
-    channel = block * CHANNELS
-    weights = context.packed + c.weights + 2 * c.depth * channel + 4 * CHANNELS * segment.first
-    start = context.packed + c.start + 4 * channel
-    panel = context.scratch + 4 * segment.first
-    for p in range(0, count, PIXELS):
-        dot_tile(
-            panel + p * 2 * c.depth,
-            2 * c.depth,
-            segment.pairs,
-            weights,
-            start,
-            sums + 4 * CHANNELS * p,
-        )
+def _widen_band(c: Any, x: Any, image: Any, images: Any, row: Any, rows: Any, to: Any) -> Any:
+    """Widen what output rows row .. row + rows - 1 of some images read; lines of one image."""
+    lines = (rows - 1) * c.stride_y + c.reach
+    zero = np.int16(c.zero_point)
+    line_size, left = c.map_width * c.channels, min(c.left, c.map_width)
+    inside = min(c.width, c.map_width - left) * c.channels
+    for i in range(images):
+        for n in range(lines):
+            iy = row * c.stride_y - c.top + n
+            line = to[(i * lines + n) * line_size :][:line_size]
+            if iy < 0 or iy >= c.height:
+                line[:] = 0
+                continue
+            start = ((image + i) * c.height + iy) * c.width * c.channels
+            line[: left * c.channels] = 0
+            _widen(x[start : start + inside], zero, line[left * c.channels :])
+            line[left * c.channels + inside :] = 0
+    return lines
 
 
 @njit_kernel
-def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> Any:
-    """The int16 stream of one block of channels, where the segments' sums lie: how many saturated.
+def _address_pixels(c: Any, images: Any, rows: Any, lines: Any, to: Any) -> Any:
+    """Byte distances of a band's output pixels from the start of the map; how many there are."""
+    pixel = 2 * c.channels
+    count = 0
+    for i in range(images):
+        for r in range(rows):
+            first = (i * lines + r * c.stride_y) * c.map_width * pixel
+            for col in range(c.cols):
+                to[count] = first + col * c.stride_x * pixel
+                count += 1
+    # The last tile works on whole PIXELS; what it computes beyond the last pixel is not used.
+    to[count : count + PIXELS] = to[count - 1]
+    return count
+
+
+@njit_kernel
+def _sum_segment(
+    c: Any, context: Any, group: Any, block: Any, first: Any, count: Any, segment: Any, sums: Any
+) -> None:
+    """int32 [count, 16]: sums of one segment for 16 channels and pixels from ``first`` on."""
+    channel = block * CHANNELS
+    weights = context.packed + c.weights + 2 * c.depth * channel + 4 * CHANNELS * segment.pair
+    start = context.packed + c.start + 4 * channel
+    origin = context.scratch + 2 * group * (c.channels // c.group)
+    offsets = context.scratch + c.offsets + 8 * first
+    runs = c.runs + 16 * segment.run
+    for p in range(0, count, PIXELS):
+        to = sums + 4 * CHANNELS * p
+        dot_tile(origin, offsets + 8 * p, runs, segment.runs, weights, start, to)
+
+
+@njit_kernel
+def _stream_block(
+    c: Any, context: Any, group: Any, block: Any, first: Any, count: Any, work: Any
+) -> Any:
+    """The int16 stream of 16 channels, where the segments' sums lie; how many saturated.
 
     work: address of int32 [3][c.block, 16]: sums, the running piece, the total.
     """
@@ -118,7 +119,7 @@ def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> An
     for s in range(c.segment_count):
         if s == 0 or segments[s].piece != segments[s - 1].piece:
             piece[: count * CHANNELS] = 0
-        _sum_segment(c, context, block, count, segments[s], work)
+        _sum_segment(c, context, group, block, first, count, segments[s], work)
         if c.narrow:
             saturated += add_pass_lanes(work, work + 4 * size, count, c.stream_shift)
         else:
@@ -130,28 +131,25 @@ def _stream_block(c: Any, context: Any, block: Any, count: Any, work: Any) -> An
 
 
 @njit_kernel
-def _multiply_block(c: Any, e: Any, context: Any, group: Any, first: Any, count: Any) -> Any:
-    """All output channels of a group for one gathered block of pixels; how many saturated."""
+def _multiply_band(c: Any, e: Any, context: Any, group: Any, count: Any, y: Any) -> Any:
+    """All output channels of a group for a widened band, into y [count, channels]; saturated."""
     group_out = c.out_channels // c.group
     blocks = (group_out + CHANNELS - 1) // CHANNELS
-    work = context.scratch + 2 * c.block * c.depth
+    work = context.scratch + c.work
     sums = carray(pointer(work), (c.block, CHANNELS), np.int32)
     whole = carray(pointer(c.segments), c.segment_count, SEGMENT)[0]
-    y = carray(
-        pointer(context.arena + c.y * context.batch),
-        (context.batch * c.images * c.rows * c.cols, c.out_channels),
-        np.uint8,
-    )
     saturated = np.int64(0)
-    for b in range(blocks):
-        if c.stream_shift >= 0:
-            saturated += _stream_block(c, context, group * blocks + b, count, work)
-        else:
-            _sum_segment(c, context, group * blocks + b, count, whole, work)
-        lanes = min(CHANNELS, group_out - b * CHANNELS)
-        to = group * group_out + b * CHANNELS
-        out = y[first : first + count, to : to + lanes]
-        saturated += finish(sums, e, context, (group * blocks + b) * CHANNELS, out)
+    for b in range(group * blocks, (group + 1) * blocks):
+        lanes = min(CHANNELS, group_out - (b - group * blocks) * CHANNELS)
+        to = group * group_out + (b - group * blocks) * CHANNELS
+        for first in range(0, count, c.block):
+            size = min(c.block, count - first)
+            if c.stream_shift >= 0:
+                saturated += _stream_block(c, context, group, b, first, size, work)
+            else:
+                _sum_segment(c, context, group, b, first, size, whole, work)
+            out = y[first : first + size, to : to + lanes]
+            saturated += finish(sums, e, context, b * CHANNELS, out)
     return saturated
 
 
@@ -162,19 +160,29 @@ def conv_step(row: Any, context_address: Any) -> None:
     e = carray(pointer(c.epilogue), 1, EPILOGUE)[0]
     context = carray(pointer(context_address), 1, CONTEXT)[0]
     images = context.batch * c.images
-    total = images * c.rows * c.cols
     x = carray(
         pointer(context.arena + c.x * context.batch),
         images * c.height * c.width * c.channels,
         np.uint8,
     )
-    panel = carray(pointer(context.scratch), (c.block, c.depth), np.int16)
+    y = carray(
+        pointer(context.arena + c.y * context.batch),
+        (images * c.rows * c.cols, c.out_channels),
+        np.uint8,
+    )
+    band_map = carray(pointer(context.scratch), c.offsets // 2, np.int16)
+    offsets = carray(pointer(context.scratch + c.offsets), (c.work - c.offsets) // 8, np.int64)
     saturated = np.int64(0)
-    for first in range(0, total, c.block):
-        count = min(c.block, total - first)
-        for group in range(c.group):
-            _gather(c, group, x, first, count, panel)
-            saturated += _multiply_block(c, e, context, group, first, count)
+    for image in range(0, images, c.band_images):
+        together = min(c.band_images, images - image)
+        for first_row in range(0, c.rows, c.band_rows):
+            rows = min(c.band_rows, c.rows - first_row)
+            lines = _widen_band(c, x, image, together, first_row, rows, band_map)
+            count = _address_pixels(c, together, rows, lines, offsets)
+            first = (image * c.rows + first_row) * c.cols
+            for group in range(c.group):
+                out = y[first : first + count]
+                saturated += _multiply_band(c, e, context, group, count, out)
     carray(pointer(context.stats + c.counter), 1, np.int64)[0] += saturated
 
 

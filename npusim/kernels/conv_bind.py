@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,8 +18,11 @@ from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_epilogue import Convolution
 from npusim.ops.base import Rule
 
-# A panel should stay in the second-level cache beside the weights of one block.
-_PANEL_BYTES = 160 << 10
+# A band's map should stay in the second-level cache beside the weights of 16 channels.
+_MAP_BYTES = 160 << 10
+
+# Pixels finished together: their sums, pieces and totals should stay in the first-level cache.
+_BLOCK = 8 * PIXELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,23 @@ class Geometry:
     def inputs(self) -> int:
         """Weights of one output channel."""
         return self.kernel[0] * self.kernel[1] * self.channels // self.group
+
+    @property
+    def reach(self) -> int:
+        """Rows of input that a window spans."""
+        return (self.kernel[0] - 1) * self.dilations[0] + 1
+
+    @property
+    def map_width(self) -> int:
+        """Pixels of a padded row that any window reads."""
+        return (self.cols - 1) * self.strides[1] + (self.kernel[1] - 1) * self.dilations[1] + 1
+
+    def flattened(self) -> Geometry:
+        """One column where every window is one pixel and none is skipped, so that rows are long."""
+        if self.kernel != (1, 1) or self.strides != (1, 1) or any(self.pads):
+            return self
+        pixels = self.height * self.width
+        return replace(self, height=pixels, width=1, rows=pixels, cols=1)
 
 
 def bind_conv(builder: Builder, site: Site, lowered: Lowered, rule: Rule) -> bool:
@@ -85,8 +105,7 @@ def _bind_dense(
     each = g.channels // g.group
     rounding = rounding_of(lowered, g.kernel, each)
     depth = depth_of(rounding, g.kernel, each, g.group == 1 and g.dilations[1] == 1)
-    block = max(1, _PANEL_BYTES // (2 * depth.size * PIXELS)) * PIXELS
-    builder.scratch(block * (2 * depth.size + 3 * 4 * CHANNELS))
+    flat = g.flattened()
     rank = len(site.value(0).type.shape)
     axes = tuple(range(rank)) if last_axis else channels_last(rank)
     row = record(
@@ -95,16 +114,41 @@ def _bind_dense(
         y=builder.output(site.node.outputs[0], axes),
         weights=_pack_weights(builder, site, g, depth),
         depth=depth.size,
-        runs=builder.constant(depth.runs),
-        run_count=len(depth.runs),
+        runs=builder.constant(
+            depth.distances(2 * flat.map_width * g.channels, 2 * g.channels, g.dilations)
+        ),
         segments=builder.constant(depth.segments),
         segment_count=len(depth.segments),
-        block=block,
+        **_band(builder, flat),
         **_finish(builder, site, lowered, rounding, g.group, g.inputs),
-        **_sizes(g),
+        **_sizes(flat),
     )
     builder.native(conv_step, row)
     return True
+
+
+def _band(builder: Builder, g: Geometry) -> dict[str, int]:
+    """How much of the input is widened at a time, and where in the scratch that lies."""
+    line = 2 * g.map_width * g.channels
+    image = ((g.rows - 1) * g.strides[0] + g.reach) * line
+    images, rows = max(1, _MAP_BYTES // image), g.rows
+    if image > _MAP_BYTES:
+        lines = max(g.reach, _MAP_BYTES // line)
+        rows = min(g.rows, (lines - g.reach) // g.strides[0] + 1)
+    lines = images * ((rows - 1) * g.strides[0] + g.reach)
+    # A run may read one int16 past the map.
+    offsets = -(-(lines * line + 2) // 64) * 64
+    work = offsets + 8 * (images * rows * g.cols + PIXELS)
+    builder.scratch(work + 3 * 4 * CHANNELS * _BLOCK)
+    return {
+        "reach": g.reach,
+        "map_width": g.map_width,
+        "band_images": images,
+        "band_rows": rows,
+        "offsets": offsets,
+        "work": work,
+        "block": _BLOCK,
+    }
 
 
 def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry) -> bool:

@@ -1,8 +1,9 @@
 """The inner loop of every convolution and fully connected layer: int16 pairs into int32 sums.
 
-A tile is PIXELS rows of the input panel against CHANNELS output channels. The panel holds int16
-[pixels][depth], the weights int16 [depth / 2][CHANNELS][2]; the products of a pair are added
-exactly (pmaddwd), so that the sum is exact while it fits int32, which compile proves.
+A tile is PIXELS output pixels against CHANNELS output channels. A pixel is an address in an int16
+map; what it reads are runs of int16 at fixed distances. The weights are int16
+[pairs][CHANNELS][2] in the order of the runs; the two products of a pair are added exactly
+(pmaddwd), so that a sum is exact while it fits int32, which compile proves.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ def _multiply_pairs(builder: Any, x: Any, w: Any, lanes: int, instruction: str) 
 def make_dot_tile(instruction: str) -> Any:
     """The tile as a Numba intrinsic.
 
-    dot_tile(panel, row_bytes, pairs, weights, start, sums): address of the first pixel's int16 row,
-    bytes between two rows, how many int16 pairs deep, address of the weights, of int32 [CHANNELS]
-    that every sum starts from, and of int32 [PIXELS][CHANNELS] that is overwritten with the sums.
+    dot_tile(origin, offsets, runs, run_count, weights, start, sums): address of the map; of int64
+    [PIXELS], the pixels' distances from it in bytes; of int64 [run_count, 2], each run's distance
+    from its pixel in bytes and its length in pairs; of the weights; of int32 [CHANNELS] that every
+    sum starts from; of int32 [PIXELS][CHANNELS] that is overwritten with the sums. A run may read
+    one int16 past its end, whose weights are zero.
     """
     lanes = _LANES[instruction]
     vectors = CHANNELS // lanes
@@ -78,20 +81,32 @@ def make_dot_tile(instruction: str) -> Any:
     turns = max(1, vectors // 2)
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        panel, row_bytes, pairs, weights, start, sums = args
+        origin, offsets, runs, run_count, weights, start, sums = args
         for turn in range(turns):
             skip = _word(turn * 4 * lanes * (vectors // turns))
             tables = (builder.add(address, skip) for address in (weights, start, sums))
             _tile_turn(
-                builder, instruction, lanes, vectors // turns, panel, row_bytes, pairs, *tables
+                builder,
+                instruction,
+                lanes,
+                vectors // turns,
+                (origin, offsets, runs, run_count),
+                *tables,
             )
         return context.get_dummy_value()
 
     @intrinsic
     def dot_tile(
-        typing: Any, panel: Any, row_bytes: Any, pairs: Any, weights: Any, start: Any, sums: Any
+        typing: Any,
+        origin: Any,
+        offsets: Any,
+        runs: Any,
+        run_count: Any,
+        weights: Any,
+        start: Any,
+        sums: Any,
     ) -> Any:
-        return void(int64, int64, int64, int64, int64, int64), codegen
+        return void(*[int64] * 7), codegen
 
     return dot_tile
 
@@ -101,14 +116,14 @@ def _tile_turn(
     instruction: str,
     lanes: int,
     vectors: int,
-    panel: Any,
-    row_bytes: Any,
-    pairs: Any,
+    reads: tuple[Any, ...],
     weights: Any,
     start: Any,
     sums: Any,
 ) -> None:
-    sum_kind, pair_kind = ir.VectorType(I32, lanes), ir.VectorType(I16, 2 * lanes)
+    """Code for the channels that one turn holds in registers."""
+    origin, offsets, runs, run_count = reads
+    sum_kind = ir.VectorType(I32, lanes)
     totals = [
         [cgutils.alloca_once(builder, sum_kind) for _ in range(vectors)] for _ in range(PIXELS)
     ]
@@ -116,24 +131,47 @@ def _tile_turn(
         first = _load(builder, builder.add(start, _word(4 * lanes * v)), sum_kind)
         for r in range(PIXELS):
             builder.store(first, totals[r][v])
-    rows = [builder.add(panel, builder.mul(row_bytes, _word(r))) for r in range(PIXELS)]
-    with cgutils.for_range(builder, pairs, intp=I64) as loop:
-        at = builder.add(weights, builder.mul(loop.index, _word(4 * CHANNELS)))
-        w = [
-            _load(builder, builder.add(at, _word(4 * lanes * v)), pair_kind) for v in range(vectors)
-        ]
-        step = builder.shl(loop.index, _word(2))
-        for r in range(PIXELS):
-            pair = _load(builder, builder.add(rows[r], step), I32)
-            x = builder.bitcast(_splat(builder, pair, sum_kind), pair_kind)
-            for v in range(vectors):
-                product = _multiply_pairs(builder, x, w[v], lanes, instruction)
-                total = builder.add(builder.load(totals[r][v]), product)
-                builder.store(total, totals[r][v])
+    pixels = [
+        builder.add(origin, _load(builder, builder.add(offsets, _word(8 * r)), I64))
+        for r in range(PIXELS)
+    ]
+    position = cgutils.alloca_once(builder, I64)
+    builder.store(weights, position)
+    with cgutils.for_range(builder, run_count, intp=I64) as run:
+        entry = builder.add(runs, builder.mul(run.index, _word(16)))
+        distance = _load(builder, entry, I64)
+        pairs = _load(builder, builder.add(entry, _word(8)), I64)
+        starts = [builder.add(pixel, distance) for pixel in pixels]
+        at = builder.load(position)
+        with cgutils.for_range(builder, pairs, intp=I64) as loop:
+            w = builder.add(at, builder.mul(loop.index, _word(4 * CHANNELS)))
+            _multiply_step(
+                builder, instruction, totals, starts, builder.shl(loop.index, _word(2)), w
+            )
+        builder.store(builder.add(at, builder.mul(pairs, _word(4 * CHANNELS))), position)
     for r in range(PIXELS):
         for v in range(vectors):
             address = builder.add(sums, _word(4 * CHANNELS * r + 4 * lanes * v))
             _store(builder, builder.load(totals[r][v]), address)
+
+
+def _multiply_step(
+    builder: Any, instruction: str, totals: list[list[Any]], starts: list[Any], step: Any, at: Any
+) -> None:
+    """One pair of every pixel against the weights at one address."""
+    sum_kind = totals[0][0].type.pointee
+    lanes = sum_kind.count
+    pair_kind = ir.VectorType(I16, 2 * lanes)
+    w = [
+        _load(builder, builder.add(at, _word(4 * lanes * v)), pair_kind)
+        for v in range(len(totals[0]))
+    ]
+    for row, start in zip(totals, starts, strict=True):
+        pair = _load(builder, builder.add(start, step), I32)
+        x = builder.bitcast(_splat(builder, pair, sum_kind), pair_kind)
+        for v, total in enumerate(row):
+            product = _multiply_pairs(builder, x, w[v], lanes, instruction)
+            builder.store(builder.add(builder.load(total), product), total)
 
 
 dot_tile = make_dot_tile(dot_instruction())

@@ -8,7 +8,7 @@ from functools import singledispatch
 import numpy as np
 
 from npusim.ir import Array
-from npusim.kernels.conv import RUN, SEGMENT
+from npusim.kernels.conv import SEGMENT
 from npusim.kernels.depthwise import WINDOW
 from npusim.kernels.stream import HALF_AWAY, TIES
 from npusim.numerics.lowered import Lowered
@@ -42,16 +42,23 @@ class Rounding:
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """The depth of a panel row.
+    """The depth of a convolution, run after run; each run is padded to whole pairs.
 
-    runs: RUN records. segments: SEGMENT records. order: int64 [P], where each weight p = (kh * KW +
-    kw) * channels + channel goes. size: int16 of a row.
+    runs: int64 [runs, 5]: kernel row, kernel column, neighbouring taps, first channel, and channels
+    of each tap. segments: SEGMENT records. order: int64 [P], where each weight p = (kh * KW + kw) *
+    channels + channel goes. size: int16 of an output channel.
     """
 
     runs: Array
     segments: Array
     order: Array
     size: int
+
+    def distances(self, line: int, pixel: int, dilations: tuple[int, int]) -> Array:
+        """int64 [runs, 2] for dot_tile; line, pixel: bytes of a row and of a pixel of the map."""
+        ky, kx, taps, channel, count = self.runs.T
+        bytes_ = ky * dilations[0] * line + kx * dilations[1] * pixel + 2 * channel
+        return np.ascontiguousarray(np.stack([bytes_, (taps * count + 1) // 2], axis=1))
 
 
 @singledispatch
@@ -67,28 +74,27 @@ def _(lowered: Convolution, kernel: tuple[int, int], channels: int) -> Rounding:
 
 
 def depth_of(rounding: Rounding, kernel: tuple[int, int], channels: int, adjacent: bool) -> Depth:
-    """Segments one after another, each padded to whole pairs.
+    """Runs and segments one after another.
 
     adjacent: neighbouring taps of a row lie together in memory (one group, no dilation).
     """
     runs: list[tuple[int, ...]] = []
-    segments: list[tuple[int, int, int]] = []
+    segments: list[tuple[int, ...]] = []
     order = np.zeros((*kernel, channels), np.int64)
     at = 0
     for segment in rounding.segments:
-        first = at
+        first, pair = len(runs), at // 2
         (low, high), (left, right) = segment.channels, segment.columns
         together = right - left if adjacent and high - low == channels else 1
         for ky in range(*segment.rows):
             for kx in range(left, right, together):
                 size = together * (high - low)
-                runs.append((ky, kx, together, low, high - low, at))
+                runs.append((ky, kx, together, low, high - low))
                 places = np.arange(at, at + size).reshape(together, high - low)
                 order[ky, kx : kx + together, low:high] = places
-                at += size
-        at += at % 2
-        segments.append((first // 2, (at - first) // 2, segment.piece))
-    return Depth(np.array(runs, RUN), np.array(segments, SEGMENT), order.ravel(), at)
+                at += size + size % 2
+        segments.append((first, len(runs) - first, pair, segment.piece))
+    return Depth(np.array(runs, np.int64), np.array(segments, SEGMENT), order.ravel(), at)
 
 
 def windows_of(rounding: Rounding) -> Array:
