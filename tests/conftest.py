@@ -36,6 +36,7 @@ def shared() -> Path:
     folder = ROOT.parent / "shared"
     if not folder.is_dir():
         pytest.skip(
-            "no folder named shared (public models, data, golden outputs) beside the checkout"
+            "no folder named shared (public models, data, golden outputs) beside the checkout: "
+            "docs/test-material.md"
         )
     return folder
