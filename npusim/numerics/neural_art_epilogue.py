@@ -266,7 +266,7 @@ class Rescale(Numbers):
     hi: int
     offset: int
 
-    def apply(self, x: Int64, axis: int = 0) -> Int64:
+    def apply(self, x: Int64) -> Int64:
         """Output codes of signed codes (or of an int16 stream) of any shape."""
         scaled = SHIFTS[self.pre_rounding](self.multiplier * x, self.pre_shift)
         rounded = SHIFTS[self.ties](scaled + self.constant, self.shift)
@@ -281,7 +281,7 @@ class Keep(Numbers):
     hi: int
     offset: int
 
-    def apply(self, x: Int64, axis: int = 0) -> Int64:
+    def apply(self, x: Int64) -> Int64:
         """Output codes of signed codes."""
         return rounding.saturate(x, self.lo, self.hi) + self.offset
 
@@ -353,7 +353,7 @@ class GlobalAverage(Numbers):
         """The int16 mean of exact sums of signed raw codes (zero point left in)."""
         return saturate16(SHIFTS[self.ties](sums * self.multiplier, self.shift))
 
-    def apply(self, sums: Int64, axis: int = 1) -> Int64:
+    def apply(self, sums: Int64) -> Int64:
         """Output codes of exact sums."""
         return self.rescale.apply(self.stream(sums).values)
 

@@ -209,6 +209,7 @@ def test_channels_lie_along_the_axis(make: Any) -> None:
     last = layer.apply(np.moveaxis(x16, 0, -1), axis=-1)
     assert np.array_equal(np.moveaxis(last, -1, 0), first)
     assert not np.array_equal(layer.apply(x16, axis=1), first)
+    assert np.array_equal(layer.apply(x16), layer.apply(x16, axis=1))
 
 
 class TestBias:
@@ -231,7 +232,13 @@ class TestBias:
     def test_the_bias_of_the_file_changes_nothing(self) -> None:
         layer = one_step(**arrays(multiplier=1, constant=12345, bias=77, gain=999))
         assert layer.constants(np.array([77])).values.tolist() == [12345]
-        assert layer.constants(None).values.tolist() == [12345]
+        given = layer.constants(None)
+        assert (given.values.tolist(), given.saturated) == ([12345], 0)
+
+    @pytest.mark.parametrize(("steps", "moved"), [(-3, -1), (-1, 0), (1, 1), (3, 2)])
+    def test_half_a_unit_of_the_constant_goes_up(self, steps: int, moved: int) -> None:
+        layer = one_step(**arrays(multiplier=1, constant=0, bias=10, gain=128))
+        assert layer.constants(np.array([10 + steps])).values.tolist() == [moved]
 
     @pytest.mark.parametrize("make", [one_step, two_step])
     def test_saturation_of_the_constant_is_counted_once(self, make: Any) -> None:
@@ -300,6 +307,11 @@ class TestChangedNumbers:
     def test_arrays_that_do_not_fit(self, name: str, value: int) -> None:
         with pytest.raises(UsageError, match=name):
             one_step(**arrays(**{name: value}))
+
+    @pytest.mark.parametrize("multiplier", [[0, 2**15], [2**15, 0], [0, -(2**15) - 1]])
+    def test_one_number_of_many_that_does_not_fit(self, multiplier: list[int]) -> None:
+        with pytest.raises(UsageError, match="multiplier"):
+            one_step(**arrays(multiplier=multiplier))
 
     def test_the_widest_numbers_fit(self) -> None:
         layer = one_step(
