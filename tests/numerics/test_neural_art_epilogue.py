@@ -464,3 +464,19 @@ def test_every_lowering_goes_to_json_and_back() -> None:
     assert lowering_to_json(again) == data
     assert again["join"] == lowering["join"]
     assert again["one"].segments() == lowering["one"].segments()
+
+
+def test_the_middle_of_a_product_saturates() -> None:
+    """255 * 255 without a shift is 65025; both signs."""
+    step = MulSteps((-128, -128), 0, "half_away", rescale(multiplier=1, shift=9))
+    assert step.apply(one(127), one(127)).item() == 64  # 32767 / 512
+    other = MulSteps((127, -128), 0, "half_away", rescale(multiplier=1, shift=9))
+    assert other.apply(one(-128), one(127)).item() == -64
+
+
+@pytest.mark.parametrize(("total", "code"), [(300, 27), (-300, -28)])
+def test_a_mean_saturates_before_it_is_rescaled(total: int, code: int) -> None:
+    offset = -100 if total > 0 else 100
+    last = rescale(multiplier=1, shift=0, constant=offset)
+    step = WindowAverage((1,), (1,), (0,), "half_away", last)
+    assert step.apply(one(total), one(1)).item() == code
