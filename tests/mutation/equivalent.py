@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+_LOWERING = "neural_art_lowering.py"
+_POSITIVE = "ties of positive numbers go up either way"
+
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
     (
         "neural_art_epilogue.py",
@@ -18,5 +21,36 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "product = saturate16(SHIFTS[self.ties](x1 * centred, self.shift)).values",
         "no saturate16",
     ): "a code times a centred code is at most 128 * 255 = 32640, which int16 holds",
+    (
+        _LOWERING,
+        "round_real",
+        "whole = np.copysign(np.floor(np.abs(values) + 0.5), values)",
+        "floor(a, ...) -> a",
+    ): "the fraction of a magnitude is dropped by the conversion to int64 too",
+    (
+        _LOWERING,
+        "sum_shift",
+        "totals = np.abs(weights.reshape(weights.shape[0], -1).sum(axis=1))",
+        "1 -> 2",
+    ): "NumPy takes any negative number for the free axis of a reshape",
+    **{
+        (_LOWERING, function, line, "'half_away' -> 'half_up'"): _POSITIVE
+        for function, line in (
+            ("normal_shift", 'rounded = round_real(math.ldexp(ratio, shift), "half_away")'),
+            ("bias_gain", 'return round_real(np.minimum(exact, GAIN_MAX), "half_away")'),
+        )
+    },
+    (
+        _LOWERING,
+        "product_shift",
+        "while int(rounding.shift_half_away(first * second, shift)) > rounding.INT16_MAX:",
+        "shift_half_away -> shift_half_up",
+    ): _POSITIVE,
+    (
+        "neural_art_passes.py",
+        "channel_passes",
+        "for passes in range(1, depth + 1)",
+        "1 -> 2 #2",
+    ): "depth + 1 passes never divide the depth",
 }
 """(file, function, source line, change) -> why it computes the same."""

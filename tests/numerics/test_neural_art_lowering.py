@@ -25,14 +25,14 @@ def floats(*values: float) -> Any:
 @pytest.mark.parametrize(
     ("how", "expected"),
     [
-        ("floor", [-3, -2, -1, 0, 1, 2, 2]),
-        ("half_up", [-2, -1, 0, 1, 2, 3, 3]),
-        ("half_even", [-2, -2, 0, 0, 2, 2, 3]),
-        ("half_away", [-3, -2, -1, 1, 2, 3, 3]),
+        ("floor", [-3, -3, -2, -1, 0, 1, 2, 2]),
+        ("half_up", [-3, -2, -1, 0, 1, 2, 3, 3]),
+        ("half_even", [-3, -2, -2, 0, 0, 2, 2, 3]),
+        ("half_away", [-3, -3, -2, -1, 1, 2, 3, 3]),
     ],
 )
 def test_rounding_of_reals(how: str, expected: list[int]) -> None:
-    values = floats(-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 2.75)
+    values = floats(-2.75, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 2.75)
     assert round_real(values, how).tolist() == expected
 
 
@@ -90,7 +90,7 @@ def test_multipliers_are_normal(ratio: float) -> None:
 
 
 def test_multipliers_round_half_away() -> None:
-    assert formulas.multipliers(floats(2.5, 3.5, 2.25), 0).tolist() == [3, 4, 2]
+    assert formulas.multipliers(floats(2.5, 3.5, 2.25, -2.5), 0).tolist() == [3, 4, 2, -3]
     assert formulas.multipliers(floats(1.25), 1).tolist() == [3]
 
 

@@ -104,6 +104,7 @@ def test_channels_of_a_unit(layer: Window, taps: int, limit: int) -> None:
         (10**6, 9, 16, 4), (39, 5, 16, 1), (40, 5, 16, 2), (1, 9, 16, 1),
         (23, 1, 24, 1), (24, 1, 48, 2), (47, 1, 24, 2), (48, 1, 24, 4),
         (24, 1, 25, 4), (3, 1, 3, 2), (2, 1, 3, 1), (2, 1, 1, 4), (1, 1, 1, 2),
+        (20, 2, 24, 2),  # two taps load as a kernel does
     ],
 )  # fmt: skip
 def test_chained_units(pixels: int, taps: int, outputs: int, units: int) -> None:
