@@ -15,6 +15,7 @@ from numba import carray
 
 from npusim.kernels.dot import CHANNELS, PIXELS, dot_tile
 from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.fill import copy, fill
 from npusim.kernels.geometry import WEIGHT_FIELDS, WINDOW_FIELDS
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
 from npusim.kernels.lanes import add_pass_lanes, add_piece_lanes
@@ -62,12 +63,12 @@ def _widen_band(c: Any, x: Any, image: Any, images: Any, row: Any, rows: Any, to
             iy = row * c.stride_y - c.top + n
             line = to[(i * lines + n) * line_size :][:line_size]
             if iy < 0 or iy >= c.height:
-                line[:] = 0
+                fill(line, np.int16(0))
                 continue
             start = ((image + i) * c.height + iy) * c.width * c.channels
-            line[: left * c.channels] = 0
+            fill(line[: left * c.channels], np.int16(0))
             _widen(x[start : start + inside], zero, line[left * c.channels :])
-            line[left * c.channels + inside :] = 0
+            fill(line[left * c.channels + inside :], np.int16(0))
     return lines
 
 
@@ -83,7 +84,7 @@ def _address_pixels(c: Any, images: Any, rows: Any, lines: Any, to: Any) -> Any:
                 to[count] = first + col * c.stride_x * pixel
                 count += 1
     # The last tile works on whole PIXELS; what it computes beyond the last pixel is not used.
-    to[count : count + PIXELS] = to[count - 1]
+    fill(to[count : count + PIXELS], to[count - 1])
     return count
 
 
@@ -115,10 +116,10 @@ def _stream_block(
     sums, piece, total = carray(pointer(work), (3, size), np.int32)
     segments = carray(pointer(c.segments), c.segment_count, SEGMENT)
     saturated = np.int64(0)
-    total[: count * CHANNELS] = 0
+    fill(total[: count * CHANNELS], np.int32(0))
     for s in range(c.segment_count):
         if s == 0 or segments[s].piece != segments[s - 1].piece:
-            piece[: count * CHANNELS] = 0
+            fill(piece[: count * CHANNELS], np.int32(0))
         _sum_segment(c, context, group, block, first, count, segments[s], work)
         if c.narrow:
             saturated += add_pass_lanes(work, work + 4 * size, count, c.stream_shift)
@@ -126,7 +127,7 @@ def _stream_block(
             saturated += add_pass(sums[: count * CHANNELS], piece, c.stream_shift, c.ties)
         if s + 1 == c.segment_count or segments[s].piece != segments[s + 1].piece:
             saturated += add_piece_lanes(work + 8 * size, work + 4 * size, count)
-    sums[: count * CHANNELS] = total[: count * CHANNELS]
+    copy(total[: count * CHANNELS], sums)
     return saturated
 
 

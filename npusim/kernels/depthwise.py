@@ -9,6 +9,7 @@ from numba import carray
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.fill import copy, fill
 from npusim.kernels.geometry import WEIGHT_FIELDS, WINDOW_FIELDS
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
 from npusim.kernels.lanes import add_pass_lanes, add_piece_lanes
@@ -73,16 +74,15 @@ def _sum_row(
     top = row * d.stride_y - d.top
     if d.stream_shift < 0:
         for col in range(d.cols):
-            sums[col] = start
+            copy(start, sums[col])
             at = (image, top, col * d.stride_x - d.left)
             _sum_pixel(d, parts[0], x, weights, at, channel, sums[col])
         return np.int64(0)
     exact, rounded = work[: d.cols], work[d.cols :]
     saturated = np.int64(0)
-    sums[:] = 0
+    fill(sums.reshape(-1), np.int32(0))
     for s in range(d.segment_count):
-        exact[:] = 0
-        rounded[:] = 0
+        fill(work.reshape(-1), np.int32(0))
         for col in range(d.cols):
             at = (image, top, col * d.stride_x - d.left)
             _sum_pixel(d, parts[s], x, weights, at, channel, exact[col])

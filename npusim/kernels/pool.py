@@ -9,6 +9,7 @@ from numba import carray
 
 from npusim.kernels.dot import CHANNELS
 from npusim.kernels.epilogue import EPILOGUE, finish
+from npusim.kernels.fill import fill
 from npusim.kernels.geometry import WINDOW_FIELDS
 from npusim.kernels.jit import CONTEXT, njit_kernel, pointer, step_kernel
 from npusim.kernels.stream import shift_right
@@ -70,7 +71,7 @@ def max_step(row_address: Any, context_address: Any) -> None:
     low, high = np.uint8(p.low), np.uint8(p.high)
     for i in range(len(y)):
         out = y[i]
-        out[:] = low
+        fill(out, low)
         image, at = divmod(i, p.rows * p.cols)
         for tap in range(p.kernel_y * p.kernel_x):
             start = _window(p, x, image, at // p.cols, at % p.cols, tap)
@@ -94,7 +95,7 @@ def float_mean_step(row_address: Any, context_address: Any) -> None:
     low, high = np.float32(p.low - p.bias), np.float32(p.high - p.bias)
     totals = carray(pointer(context.scratch), p.channels, np.float32)
     for i in range(len(y)):
-        totals[:] = np.float32(0)
+        fill(totals, np.float32(0))
         image, at = divmod(i, p.rows * p.cols)
         for tap in range(p.kernel_y * p.kernel_x):
             start = _window(p, x, image, at // p.cols, at % p.cols, tap)
@@ -121,7 +122,7 @@ def sum_step(row_address: Any, context_address: Any) -> None:
         image, at = divmod(i, p.rows * p.cols)
         for channel in range(0, p.channels, CHANNELS):
             lanes = min(CHANNELS, p.channels - channel)
-            sums[:] = 0
+            fill(sums[0], np.int32(0))
             for tap in range(p.kernel_y * p.kernel_x):
                 start = _window(p, x, image, at // p.cols, at % p.cols, tap)
                 if start >= 0:
@@ -150,7 +151,7 @@ def stream_mean_step(row_address: Any, context_address: Any) -> None:
     saturated = np.int64(0)
     for i in range(len(y)):
         image, at = divmod(i, positions)
-        sums[:] = counts[at] * (p.zero_point - 128)
+        fill(sums, counts[at] * (p.zero_point - 128))
         for tap in range(p.kernel_y * p.kernel_x):
             start = _window(p, x, image, at // p.cols, at % p.cols, tap)
             if start >= 0:
