@@ -168,7 +168,7 @@ def unit_ceiling(window: Window, taps: int, limits: SplitLimits) -> int:
 
 def largest_divisor(number: int, limit: int) -> int:
     """The largest divisor of ``number`` that is at most ``limit``."""
-    return next(d for d in range(min(number, limit), 0, -1) if number % d == 0)
+    return next(d for d in range(limit, 0, -1) if number % d == 0)
 
 
 def segments(parts: Split) -> Iterator[Segment]:

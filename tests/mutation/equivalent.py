@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 _LOWERING = "neural_art_lowering.py"
+_TABLES = "neural_art_tables.py"
+_FREE_AXIS = "NumPy takes any negative number for the free axis of a reshape"
 _POSITIVE = "ties of positive numbers go up either way"
 
 EQUIVALENT: dict[tuple[str, str, str, str], str] = {
@@ -32,7 +34,7 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "sum_shift",
         "totals = np.abs(weights.reshape(weights.shape[0], -1).sum(axis=1))",
         "1 -> 2",
-    ): "NumPy takes any negative number for the free axis of a reshape",
+    ): _FREE_AXIS,
     **{
         (_LOWERING, function, line, "'half_away' -> 'half_up'"): _POSITIVE
         for function, line in (
@@ -46,6 +48,30 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "while int(rounding.shift_half_away(first * second, shift)) > rounding.INT16_MAX:",
         "shift_half_away -> shift_half_up",
     ): _POSITIVE,
+    (
+        "neural_art_passes.py",
+        "largest_divisor",
+        "return next(d for d in range(limit, 0, -1) if number % d == 0)",
+        "0 -> -1",
+    ): "the search ends at 1, which divides every number",
+    (
+        _TABLES,
+        "RoundedTable.apply",
+        "values: Int64 = self.codes[x + 128]",
+        "Add -> Sub",
+    ): "from -256 to -1 an index counts from the end of 256 codes: the same ones",
+    (
+        _TABLES,
+        "QuadraticTable.apply",
+        "position = x + 128",
+        "Add -> Sub",
+    ): "256 less is 16 segments less, counted from the end, and the same remainder",
+    (
+        _TABLES,
+        "QuadraticTable.apply",
+        "a, b, c = (self.rows.reshape(-1, 3)[row, i] for i in range(3))",
+        "1 -> 2",
+    ): _FREE_AXIS,
     (
         "neural_art_passes.py",
         "channel_passes",

@@ -31,7 +31,7 @@ import pytest
 from mutation.changes import Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-BASE_SECONDS, TIMES = 10, 5
+BASE_SECONDS, TIMES = 4, 5
 """A mutant may take this much processor time, and so many times that of the unchanged code."""
 
 HARNESS_FAILED = 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -116,6 +118,14 @@ def test_shifts_and_segments_that_are_not_given_are_zero() -> None:
         **dict.fromkeys(("linear_shift", "constant_shift", "shift"), 0),
         "ties": "half_away",
     }
+
+
+def test_shifts_that_are_not_given_are_none() -> None:
+    fresh = {"act": rounded_table(np.tanh, (0.03, 0), (0.01, 0))}
+    fields = {"type": "QuadraticTable", "segments": [0] * 16, "rows": [0, 1, 3]}
+    table: Any = override(fresh, {"act": fields})["act"]
+    assert (table.linear_shift, table.constant_shift, table.shift) == (0, 0, 0)
+    assert table.apply(np.array([-50, 7])).tolist() == [-47, 10]
 
 
 @pytest.mark.parametrize(
