@@ -135,7 +135,7 @@ def rounded_table(
     function: float64 [256] -> float64 [256]. x, y: (scale, zero point) in signed codes.
     clamp: smallest and largest signed code of the output.
     """
-    reals = (np.arange(-128, 128) - x[1]) * np.float64(x[0])
+    reals = (np.arange(-128, 128) - x[1]) * x[0]
     # Whole bounds commute with rounding, and keep every quotient inside int64.
     quotients = np.clip(np.asarray(function(reals)) / y[0], clamp[0] - y[1], clamp[1] - y[1])
     return RoundedTable(read_only(round_real(quotients, "half_away") + y[1], np.int64))

@@ -145,7 +145,7 @@ def _typed(value: Any, kind: Any, where: str, wanted: str) -> Any:
 
 
 def _unknown(what: str, name: str, known: tuple[str, ...], where: str) -> UsageError:
-    close = difflib.get_close_matches(name, known, 1)
+    close = difflib.get_close_matches(name, known)
     return UsageError(
         f"no {what} of this name",
         where=where,

@@ -114,7 +114,7 @@ def read_only(values: Any, dtype: Any) -> Array:
 
 def float_scale(ratio: Any, channels: int, zero_point: int, clamp: tuple[int, int]) -> FloatScale:
     """A FloatScale whose float32 ratio (one, or one a channel) covers ``channels``."""
-    ratios = np.broadcast_to(np.asarray(ratio, np.float32).ravel(), (channels,))
+    ratios = np.broadcast_to(np.ravel(ratio), (channels,))
     return FloatScale(read_only(ratios, np.float32), zero_point, *clamp)
 
 
@@ -123,8 +123,8 @@ def fixed_point(
 ) -> FixedPoint:
     """A FixedPoint for the real (float64) ratio, one or one a channel."""
     ratios = np.broadcast_to(np.asarray(ratio, np.float64).ravel(), (channels,))
-    pairs = np.array([quantize_multiplier(float(r)) for r in ratios], np.int64).reshape(-1, 2)
-    multiplier, shift = read_only(pairs[:, 0], np.int32), read_only(pairs[:, 1], np.int32)
+    mantissas, shifts = zip(*(quantize_multiplier(float(r)) for r in ratios), strict=True)
+    multiplier, shift = read_only(mantissas, np.int32), read_only(shifts, np.int32)
     return FixedPoint(multiplier, shift, how, zero_point, *clamp)
 
 

@@ -55,6 +55,18 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "0 -> -1",
     ): "the search ends at 1, which divides every number",
     (
+        "overrides.py",
+        "_items",
+        "if old and isinstance(old[0], Lowered) and isinstance(value, dict):",
+        "0 -> -1",
+    ): "the items of a tuple are all numbers of steps, or none is",
+    (
+        "requant.py",
+        "mean_float32",
+        "return np.float32(sx / np.float32(sy * np.float32(positions)))",
+        "float32 -> float64 #2",
+    ): "float64 has over twice the bits of float32, so that a quotient rounded twice is the same",
+    (
         _TABLES,
         "RoundedTable.apply",
         "values: Int64 = self.codes[x + 128]",

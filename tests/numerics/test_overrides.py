@@ -60,6 +60,12 @@ def test_every_kind_of_field() -> None:
     assert changed(steps=[{"shift": 1}, {"shift": 2}]).steps == (Inner(1), Inner(2))
 
 
+def test_a_list_of_steps_changes_each_in_its_place() -> None:
+    lowering = {"j": Joined((Keep(-1, 2, 0), Keep(-5, 6, 128)))}
+    new = override(lowering, {"j": {"operands": [{"lo": -3}, {"lo": -4}]}})
+    assert new["j"] == Joined((Keep(-3, 2, 0), Keep(-4, 6, 128)))
+
+
 def test_other_nodes_and_the_given_mapping_stay() -> None:
     lowering = {"a": Inner(1), "b": Inner(2)}
     assert override(lowering, {"b": {"shift": 3}}) == {"a": Inner(1), "b": Inner(3)}
@@ -107,6 +113,10 @@ def test_an_unknown_node() -> None:
         override({"conv_1": Inner(1)}, {"conv_2": {"shift": 1}})
     with pytest.raises(UsageError, match=r"got zzz\)"):
         override({f"conv_{i}": Inner(1) for i in range(21)}, {"zzz": {}})
+    with pytest.raises(UsageError, match=r"got zzz, wanted conv_0, .*, conv_19\)"):
+        override({f"conv_{i}": Inner(1) for i in range(20)}, {"zzz": {}})
+    with pytest.raises(UsageError, match=r"Did you mean conv_21\?"):
+        override({"conv_1": Inner(1), "conv_21": Inner(1)}, {"conv_2": {}})
 
 
 def layer() -> OneStep:
@@ -124,6 +134,8 @@ def test_a_layer_checks_its_own_numbers() -> None:
     assert (new["conv"].shift, new["conv"].multiplier_shift) == (4, 18)
     more: Any = override(lowering, {"conv": {"rows": [3, 1, 1], "channels": [[8, 2, 1]] * 3}})
     assert len(more["conv"].segments()) == 3
+    with pytest.raises(UsageError, match=r"^conv: channels must hold.*got 2, wanted 3"):
+        override(lowering, {"conv": {"rows": [3, 1, 1]}})
     with pytest.raises(UsageError, match=r"conv\.rows: .*whole kernel \(got 4, wanted 5"):
         override(lowering, {"conv": {"rows": [2, 2]}})
     with pytest.raises(UsageError, match=r"conv\.ties: no rounding.*half_even"):
@@ -139,7 +151,7 @@ def test_files(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(UsageError, match="no JSON"):
         read_overrides(path)
-    for text in ("[]", '{"conv": 3}'):
+    for text in ("[]", '{"conv": 3}', '{"conv": {}, "mean": 3}'):
         path.write_text(text)
         with pytest.raises(UsageError, match="object of objects"):
             read_overrides(path)
