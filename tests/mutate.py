@@ -29,6 +29,7 @@ NUMERICS = ROOT / "npusim" / "numerics"
 OTHER_TESTS = (
     "ops/test_neural_art_rules.py",
     "ops/test_cmsis_nn.py",
+    "ops/test_refusals.py",
     "ops/test_resnet_units.py",
 )
 """Besides tests/numerics: what runs the references with the engine numpy."""
