@@ -18,6 +18,7 @@ import onnx
 from npusim.errors import ModelError, UnsupportedOp
 from npusim.frontend import external
 from npusim.frontend.opset import CONTRIB, STANDARD, since_version
+from npusim.frontend.sizes import check_declared, inferred
 from npusim.frontend.tensors import dtype_name, to_array
 from npusim.ir import Graph, Node, TensorType, Value
 
@@ -174,6 +175,7 @@ def node_name(node: onnx.NodeProto, index: int) -> str:
 
 def to_graph(model: onnx.ModelProto, file: Path) -> Graph:
     """The raw graph of a message that holds all its data; ``file`` is where it came from."""
+    check_declared(model)
     initializers = {t.name: to_array(t) for t in model.graph.initializer}
     inputs = tuple(
         Value(v.name, _type_of(v)) for v in model.graph.input if v.name not in initializers
@@ -304,7 +306,7 @@ def _inferred(model: onnx.ModelProto, order: list[Indexed], file: Path) -> dict[
     for info in copy.graph.output:
         info.type.tensor_type.ClearField("shape")
     try:
-        copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
+        copy = inferred(copy)
     except Exception as error:  # C++ errors of several kinds; their first line says enough
         raise _refusal(file, error) from None
     return {

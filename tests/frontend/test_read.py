@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_nets import Net, random_codes
 
 import npusim
-from npusim.errors import ModelError, NpusimError, UnsupportedOp
+from npusim.errors import BadShape, ModelError, NpusimError, UnsupportedOp
 from npusim.frontend.onnx import read
 
 
@@ -230,3 +230,48 @@ def test_metadata_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "net.onnx"
     path.write_bytes(model.SerializeToString())
     assert npusim.load(path).metadata["npusim.preprocess"] == "{}"
+
+
+@pytest.mark.parametrize("kind", ["input", "value_info", "output"])
+@pytest.mark.parametrize("sizes", [[2**31], [2**24 + 1], [2**12, 2**12, 2**8]])
+def test_huge_declared_sizes_are_refused_by_name(
+    kind: str, sizes: list[int], tmp_path: Path
+) -> None:
+    """Data propagation would keep an entry for every element of a vector."""
+    declared = {k: [1] for k in ("input", "value_info", "output")} | {kind: sizes}
+    infos = {
+        k: [helper.make_tensor_value_info(f"of_{k}", TensorProto.FLOAT, d)]
+        for k, d in declared.items()
+    }
+    nodes = [
+        helper.make_node("Mul", ["of_input", "of_input"], ["of_value_info"]),
+        helper.make_node("Relu", ["of_value_info"], ["of_output"]),
+    ]
+    graph = helper.make_graph(
+        nodes, "g", infos["input"], infos["output"], value_info=infos["value_info"]
+    )
+    path = tmp_path / "huge.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(BadShape, match=f"^of_{kind}: tensor is too large"):
+        read(path)
+
+
+def test_long_vectors_are_not_propagated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    infer = onnx.shape_inference.infer_shapes
+
+    def watched(model: onnx.ModelProto, **options: bool) -> onnx.ModelProto:
+        asked.append(options)
+        return infer(model, **options)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", watched)
+    for length, calls in ((2**24, [{}]), (4, [{}, {"data_prop": True}])):
+        net = Net()
+        x = net.input("x", [length])
+        shape = net.node("Cast", [net.node("Mul", [x, x])], to=TensorProto.INT64)
+        net.node("ConstantOfShape", [shape], output="y")
+        net.output("y", [None])
+        asked.clear()
+        read(net.save(tmp_path))
+        assert asked == calls
