@@ -71,6 +71,7 @@ class Program:
 
     @cached_property
     def _plan(self) -> Plan:
+        _require_compiler()
         from npusim.kernels.plan import build_plan
 
         return build_plan(self.graph, self.profile, self.lowering)
@@ -266,6 +267,19 @@ def lower_site(site: Site, profile: Profile, given: Lowered | None = None) -> Lo
             wanted=site.output.type,
         )
     return given or rule_for(site, profile).lower(site, profile)
+
+
+def _require_compiler() -> None:
+    """Raise UsageError where Numba is missing or told not to compile."""
+    try:
+        from numba import config
+    except ImportError:
+        problem = "the fast engine needs Numba, which is not installed"
+    else:
+        if not config.DISABLE_JIT:
+            return
+        problem = "the fast engine needs Numba's compiler, which NUMBA_DISABLE_JIT switches off"
+    raise UsageError(problem, hint='Choose the slow one: --engine numpy, or engine="numpy".')
 
 
 def _check_array(array: Array, value: Value) -> None:

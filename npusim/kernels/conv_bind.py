@@ -16,6 +16,7 @@ from npusim.kernels.plan import ALWAYS, Builder, channels_last, record, stored_b
 from npusim.kernels.split import Depth, Rounding, depth_of, rounding_of, windows_of
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.neural_art_epilogue import Convolution
+from npusim.numerics.requant import largest_offset
 from npusim.ops.base import Rule
 
 # A band's map should stay in the second-level cache beside the weights of 16 channels.
@@ -104,6 +105,8 @@ def _bind_dense(
         return False
     each = g.channels // g.group
     rounding = rounding_of(lowered, g.kernel, each)
+    if not _sums_fit(site, rounding):
+        return False
     depth = depth_of(rounding, g.kernel, each, g.group == 1 and g.dilations[1] == 1)
     flat = g.flattened()
     rank = len(site.value(0).type.shape)
@@ -158,6 +161,8 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
     taps = g.kernel[0] * g.kernel[1]
     builder.scratch(g.cols * 3 * 4 * CHANNELS)
     rounding = rounding_of(lowered, g.kernel, 1)
+    if not _sums_fit(site, rounding):
+        return False
     windows = windows_of(rounding)
     axes = channels_last(len(site.value(0).type.shape))
     pack = partial(_write_depthwise, zero_points=_weight_zero_points(site, g))
@@ -175,6 +180,15 @@ def _bind_depthwise(builder: Builder, site: Site, lowered: Lowered, g: Geometry)
     )
     builder.native(depthwise_step, row)
     return True
+
+
+def _sums_fit(site: Site, rounding: Rounding) -> bool:
+    """True where the products of every segment fit the kernel's int32 sums.
+
+    Lowering proves it for its own numbers; a user's split of the depth may be another.
+    """
+    x, w = (largest_offset(site.value(i).range, site.qparams(i).zero_points()) for i in (0, 1))
+    return max(segment.terms for segment in rounding.segments) * x * w < 2**31
 
 
 def _finish(

@@ -126,7 +126,7 @@ def _narrow(multiplier: Any, constant: Any, e: Any) -> Any:
     for c in range(CHANNELS):
         largest, offset = max(largest, abs(multiplier[c])), max(offset, abs(constant[c]))
     first = (largest << 15) + (np.int64(1) << e.first_shift)
-    last = (e.second_multiplier << 15) + (np.int64(1) << e.second_shift)
+    last = (abs(e.second_multiplier) << 15) + (np.int64(1) << e.second_shift)
     if e.rule == ONE_STEP:
         return first + offset < _INT32_MAX
     return max(first, last + offset) < _INT32_MAX

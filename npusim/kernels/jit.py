@@ -11,6 +11,7 @@ kernel sources and the chosen instruction set.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable
 from functools import cache
@@ -58,6 +59,24 @@ class _StampedCache(FunctionCache):  # type: ignore[misc]
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)
         self._cache_file._source_stamp = source_stamp()
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """As Numba's, but a file of the cache that cannot be read only costs a compilation."""
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # a truncated or foreign pickle raises almost anything
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """As Numba's; a damaged index is replaced, and a full disk costs only the cache."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            return
+        except Exception:  # the index cannot be read
+            with contextlib.suppress(OSError):
+                self._cache_file.flush()
+                super().save_overload(sig, data)
 
 
 def _cache_for(function: Callable[..., Any]) -> FunctionCache | None:

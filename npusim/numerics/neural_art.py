@@ -196,14 +196,12 @@ def _check_accumulator(x: Tensor, parts: Split, shift: int, switches: Switches, 
         return
     largest = max(127 - x.zero_point, x.zero_point + 128) * 128
     for s in segments(parts):
-        terms = (s.rows[1] - s.rows[0]) * (s.columns[1] - s.columns[0])
-        terms *= s.channels[1] - s.channels[0]
         carried = 2 ** (15 + shift) if s.index else 0
-        if terms * largest + carried >= 2 ** (switches.accumulator_bits - 1):
+        if s.terms * largest + carried >= 2 ** (switches.accumulator_bits - 1):
             raise NumericsError(
                 "the sums of a pass may not fit in the accumulator",
                 where=where,
-                got=f"{terms} products, up to {terms * largest + carried}",
+                got=f"{s.terms} products, up to {s.terms * largest + carried}",
                 wanted=f"less than 2**{switches.accumulator_bits - 1}",
                 hint="Give the layer more passes in a lowering file, or split it.",
             )

@@ -13,6 +13,7 @@ pieces, dense multi-channel 5x5 and 7x7 [inferred].
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -101,6 +102,12 @@ class Segment:
     columns: tuple[int, int]
     channels: tuple[int, int]
     units: int
+
+    @property
+    def terms(self) -> int:
+        """Products of one sum."""
+        spans = (self.rows, self.columns, self.channels)
+        return math.prod(stop - start for start, stop in spans)
 
 
 def input_form(zero_point: int) -> str:

@@ -80,3 +80,24 @@ def test_a_changed_helper_is_compiled_anew(root: Path, tmp_path: Path) -> None:
     assert text.count("np.uint8(np.int32(scaled) + shifted)") == 1
     source.write_text(text.replace("np.int32(scaled) + shifted", "np.int32(scaled) + shifted + 1"))
     assert run(root, tmp_path) != first
+
+
+@pytest.mark.long
+def test_a_damaged_cache_only_costs_a_compilation(root: Path, tmp_path: Path) -> None:
+    first = run(root, NUMBA_CACHE_DIR=str(tmp_path))
+    for path in tmp_path.rglob("*.nb[ic]"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    assert run(root, NUMBA_CACHE_DIR=str(tmp_path)) == first
+
+
+def test_without_the_compiler_the_message_names_the_other_engine(root: Path) -> None:
+    code = PROGRAM.replace("except BadQuantization", "except ZeroDivisionError")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(root / "tests" / "ops")],
+        env=os.environ | {"NUMBA_DISABLE_JIT": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "NUMBA_DISABLE_JIT" in done.stderr
+    assert "--engine numpy" in done.stderr
