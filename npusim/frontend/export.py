@@ -9,8 +9,11 @@ QuantizeLinear and DequantizeLinear is written instead.
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,9 @@ from npusim.frontend.tensors import to_array
 from npusim.ir import Array, Graph
 from npusim.passes.qdq import dequantized
 from npusim.weights import WeightStore
+
+DIGITS = 12
+"""Of the hash in a data file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,8 @@ def export(
     Args:
         graph: as npusim.load returned it; its file is read again.
         store: the weights, or arrays by initializer name in the file's shape.
-        path: the file to write; it may be the graph's own.
+        path: the file to write; it may be the graph's own. External data go into a file beside
+            it, NAME.<hash>.data; one that an earlier export wrote there is removed at the end.
         metadata: keys to set in the file's metadata (their names begin with "npusim.").
 
     Raises ModelError where the graph's file is gone or has changed, BadShape where an array does
@@ -145,17 +152,54 @@ def _with_metadata(model: onnx.ModelProto, metadata: Mapping[str, str]) -> onnx.
 
 
 def _write(model: onnx.ModelProto, path: Path, external: frozenset[str]) -> None:
-    """Write the file, and the named tensors into one data file beside it."""
+    """Write the file, and the named tensors into one data file beside it.
+
+    The data file has a name of its own for each content, so that until the model is renamed into
+    its place the old model and its data stay as they were.
+    """
+    before = _data_files(path)
+    fresh = None
     if external:
-        data = path.with_name(path.name + ".data")
+        outside = [t for t in model.graph.initializer if t.name in external]
+        digest = hashlib.sha256()
+        for tensor in outside:
+            digest.update(tensor.raw_data)
+        data = path.with_name(f"{path.name}.{digest.hexdigest()[:DIGITS]}.data")
+        fresh = None if data.exists() else data
         with replacing(data) as file:
-            for tensor in model.graph.initializer:
-                if tensor.name in external:
-                    _move_out(tensor, data.name, file.tell())
-                    file.write(tensor.raw_data)
-                    tensor.ClearField("raw_data")
-    with replacing(path) as file:
-        file.write(model.SerializeToString())
+            for tensor in outside:
+                _move_out(tensor, data.name, file.tell())
+                file.write(tensor.raw_data)
+                tensor.ClearField("raw_data")
+        before.discard(data.name)
+    try:
+        with replacing(path) as file:
+            file.write(model.SerializeToString())
+    except BaseException:
+        if fresh is not None:
+            fresh.unlink(missing_ok=True)
+        raise
+    for name in before:
+        _remove_unused(path.with_name(name))
+
+
+def _data_files(path: Path) -> set[str]:
+    """Names of the data files that _write made for the model that is at ``path`` now."""
+    try:
+        old = parse(path)
+    except ModelError:
+        return set()
+    entries = (e for t in tensors_of(old) for e in t.external_data if e.key == "location")
+    own = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
+    return {e.value for e in entries if own.fullmatch(e.value)}
+
+
+def _remove_unused(data: Path) -> None:
+    """Remove a data file unless a model beside it (a copy of the old one) still names it."""
+    with suppress(OSError):
+        models = (p for p in data.parent.iterdir() if p.suffix == ".onnx" and p.is_file())
+        if not any(data.name.encode() in p.read_bytes() for p in models):
+            data.unlink()
 
 
 def _move_out(tensor: onnx.TensorProto, location: str, offset: int) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -12,6 +17,7 @@ from onnx_nets import Net, random_codes, random_inputs, run_npusim, run_onnxrunt
 
 import npusim
 from npusim.errors import BadShape, ModelError
+from npusim.files import replacing
 from npusim.frontend.export import export
 from npusim.frontend.qdq_writer import to_model
 from npusim.ir import Array, Graph
@@ -151,12 +157,59 @@ def test_external_data_are_written_beside_the_file(tmp_path: Path, shared: Path)
     target = tmp_path / "trained.onnx"
     arrays = nudged(graph)
     assert export(graph, arrays, target).rewritten
-    assert (tmp_path / "trained.onnx.data").is_file()
+    assert len(data_files(tmp_path)) == 1
     model = onnx.load(target, load_external_data=False)
     assert any(t.data_location == onnx.TensorProto.EXTERNAL for t in model.graph.initializer)
     again = npusim.load(target)
     assert all(np.array_equal(again.initializers[n], a) for n, a in arrays.items())
     run_onnxruntime(target, random_inputs(graph))
+
+
+def data_files(folder: Path) -> list[str]:
+    names = sorted(p.name for p in folder.iterdir())
+    return [n for n in names if re.fullmatch(r"trained\.onnx\.[0-9a-f]{12}\.data", n)]
+
+
+def test_external_data_written_again(tmp_path: Path, shared: Path) -> None:
+    """The old data file goes, unless a copy of the old model needs it."""
+    graph = npusim.load(shared / "models/onnxruntime_testdata/conv_qdq_external_ini.onnx")
+    target = tmp_path / "trained.onnx"
+    export(graph, {}, target)
+    first = data_files(tmp_path)
+    export(graph, {}, target)
+    assert data_files(tmp_path) == first
+    export(npusim.load(target), nudged(graph), target)
+    second = data_files(tmp_path)
+    assert len(second) == 1
+    assert second != first
+    copy = tmp_path / "copy.onnx"
+    copy.write_bytes(target.read_bytes())
+    export(graph, {}, target)
+    assert data_files(tmp_path) == sorted([*first, *second])
+    npusim.load(copy)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_failed_export_leaves_model_and_data(
+    failing: int, tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = npusim.load(shared / "models/onnxruntime_testdata/conv_qdq_external_ini.onnx")
+    target = tmp_path / "trained.onnx"
+    export(graph, {}, target)
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    calls = iter(range(1, 3))
+
+    @contextmanager
+    def full_disk(path: Path) -> Iterator[BinaryIO]:
+        with replacing(path) as file:
+            yield file
+            if next(calls) == failing:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("npusim.frontend.export.replacing", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        export(graph, nudged(graph), target)
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
 def test_wrong_weights_and_changed_files(tmp_path: Path) -> None:
