@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from npusim.errors import BadShape, DataError
+from npusim.files import parse_json
 from npusim.ir import Array, Value
 from npusim.models.dataset import DataSet
 
@@ -100,7 +101,7 @@ class Preprocess:
     def from_json(cls, text: str) -> Preprocess:
         """Reads ``to_json``'s text. Raises DataError for other text, naming the field."""
         try:
-            record = json.loads(text)
+            record = parse_json(text)
         except ValueError as error:
             raise DataError("not JSON", where=METADATA_KEY, got=error) from None
         if not isinstance(record, dict):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from npusim.errors import ModelError, UsageError
+from npusim.files import parse_json
 from npusim.ir import Graph
 from npusim.numerics.lowered import Lowered, lowering_to_json
 from npusim.numerics.overrides import override, read_overrides
@@ -66,6 +67,8 @@ def compile_chosen(
 
     frozen = None if choice == FRESH else _frozen(graph)
     trained = frozen["profile"] if frozen else profile_of(graph)
+    if frozen and profile is None and trained not in profile_names():
+        raise _unfit(graph, f"is of a profile that there is none of: {trained!r}")
     fresh = compile_graph(graph, profile or trained, engine)
     lowering: Mapping[str, Lowered] = fresh.lowering
     notes = []
@@ -89,7 +92,7 @@ def compile_chosen(
 def profile_of(graph: Graph) -> str | None:
     """The profile that the file was trained under; None where it names none that exists."""
     try:
-        name = json.loads(graph.metadata[METADATA_KEY])["profile"]
+        name = parse_json(graph.metadata[METADATA_KEY])["profile"]
     except (ValueError, KeyError, TypeError):
         return None
     return name if name in profile_names() else None
@@ -145,7 +148,7 @@ def _frozen(graph: Graph) -> dict[str, Any] | None:
     if text is None:
         return None
     try:
-        entry = json.loads(text)
+        entry = parse_json(text)
         fits = isinstance(entry["profile"], str) and all(
             isinstance(numbers, dict) for numbers in entry["nodes"].values()
         )

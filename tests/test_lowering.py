@@ -134,6 +134,8 @@ def test_a_users_file(graph: Graph, tmp_path: Path) -> None:
         '{"profile": 3, "nodes": {}}',
         '{"profile": "onnxruntime", "nodes": []}',
         '{"profile": "onnxruntime", "nodes": {"conv": 3}}',
+        '{"profile": "zzz"}',
+        "[" * 100_000,
         '{"profile": "onnxruntime", "nodes": {"other": {}}}',
         '{"profile": "onnxruntime", "nodes": {"conv": {"multiplier": [1, 2]}}}',
         '{"profile": "onnxruntime", "nodes": {"conv": {"lo": "a"}}}',
@@ -148,8 +150,12 @@ def test_damaged_entries_are_refused_with_the_way_out(graph: Graph, entry: str) 
 
 
 def test_a_carried_profile_that_is_unknown(graph: Graph) -> None:
-    with pytest.raises(UsageError, match="abacus"):
-        compile_chosen(carrying(graph, profile="abacus"), None, "numpy")
+    """The file is named, and a profile of the user's choice, or fresh numbers, are a way out."""
+    strange = carrying(graph, profile="abacus").with_(path="net.onnx")
+    with pytest.raises(ModelError, match=r"^net\.onnx: .*abacus.*--lowering fresh"):
+        compile_chosen(strange, None, "numpy")
+    assert "abacus: unused" in compile_chosen(strange, "onnxruntime", "numpy")[1]
+    compile_chosen(strange, None, "numpy", "fresh")
 
 
 class TestRecompilation:

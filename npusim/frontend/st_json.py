@@ -7,7 +7,6 @@ Beside an ONNX file whose weights are floats on a grid, ST's tools write a JSON 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import BadQuantization, ModelError
+from npusim.files import read_json
 from npusim.ir import Graph, QParams
 from npusim.passes.qdq import check_scale
 
@@ -48,7 +48,7 @@ def read_formats(path: Path) -> Formats:
     Raises ModelError that names the file, or the tensor whose entry is damaged.
     """
     try:
-        data = json.loads(path.read_text("utf-8"))
+        data = read_json(path)
     except OSError as error:
         raise ModelError("cannot read the file", where=str(path), got=error.strerror) from None
     except ValueError as error:
@@ -103,7 +103,7 @@ def beside(model: Path, graph: Graph) -> Path | None:
     if len(others) != 1:
         return None
     try:
-        tensors = json.loads(others[0].read_text("utf-8"))["tensors"]
+        tensors = read_json(others[0])["tensors"]
         about = all(value.name in tensors for value in (*graph.inputs, *graph.outputs))
     except (OSError, ValueError, LookupError, TypeError):
         return None

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from npusim.errors import NpusimError, UsageError
+from npusim.files import read_json
 from npusim.ir import Array
 from npusim.numerics.lowered import Lowered
 from npusim.numerics.requant import read_only
@@ -30,7 +30,7 @@ def read_overrides(path: str | Path) -> dict[str, dict[str, Any]]:
     Raises UsageError where the file is missing, is no JSON, or is no object of objects.
     """
     try:
-        data = json.loads(Path(path).read_text("utf-8"))
+        data = read_json(Path(path))
     except OSError as error:
         raise UsageError("the file cannot be read", where=str(path), got=error.strerror) from None
     except ValueError as error:

@@ -201,6 +201,7 @@ def test_the_operator_before_a_quantize_must_agree_too(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("{", "no JSON"),
+        ("[" * 100_000, "no JSON.*nested too deeply"),
         ("[]", "names no tensors"),
         ('{"tensors": {"q": {"format": {}}}}', "names no tensor of the network"),
     ],

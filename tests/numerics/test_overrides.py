@@ -148,9 +148,10 @@ def test_files(tmp_path: Path) -> None:
     path = tmp_path / "lowering.json"
     with pytest.raises(UsageError, match="cannot be read"):
         read_overrides(path)
-    path.write_text("{")
-    with pytest.raises(UsageError, match="no JSON"):
-        read_overrides(path)
+    for text in ("{", "[" * 100_000, "\\"):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=r"lowering\.json: the file is no JSON"):
+            read_overrides(path)
     for text in ("[]", '{"conv": 3}', '{"conv": {}, "mean": 3}'):
         path.write_text(text)
         with pytest.raises(UsageError, match="object of objects"):
