@@ -131,7 +131,7 @@ def fused_multiply_add(a: Any, b: Any, c: Any) -> Float32:
     be wrong on ties, so it is rounded to odd first (Boldo and Melquiond, 2008).
     """
     product = np.asarray(a, np.float32).astype(np.float64) * np.asarray(b, np.float32)
-    addend = np.asarray(c, np.float32).astype(np.float64)
+    addend = np.asarray(c, np.float32)
     total = np.asarray(product + addend)
     of_addend = total - product
     error = (product - (total - of_addend)) + (addend - of_addend)
@@ -152,5 +152,5 @@ def _rest(magnitude: Float32, whole: Float32) -> Float32:
 
 
 def _bounded(values: Float32, zero_point: int, lo: int, hi: int) -> Int64:
-    bounded = np.fmin(np.fmax(values, np.float32(lo - zero_point)), np.float32(hi - zero_point))
+    bounded = np.fmin(np.fmax(values, lo - zero_point), hi - zero_point)
     return bounded.astype(np.int64) + zero_point

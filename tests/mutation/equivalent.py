@@ -67,6 +67,21 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "float32 -> float64 #2",
     ): "float64 has over twice the bits of float32, so that a quotient rounded twice is the same",
     (
+        "rounding.py",
+        "fused_multiply_add",
+        "toward = np.where(error > 0, np.inf, -np.inf)",
+        "Gt -> GtE",
+    ): "it is read where the error is not 0",
+    **{
+        (
+            "rounding.py",
+            "saturating_rounding_doubling_high_multiply",
+            "nudged = product + np.where(product >= 0, 2**30, 1 - 2**30)",
+            change,
+        ): "products of 0 and -1 are truncated to 0 with either nudge"
+        for change in ("GtE -> Gt", "0 -> 1", "0 -> -1")
+    },
+    (
         _TABLES,
         "RoundedTable.apply",
         "values: Int64 = self.codes[x + 128]",

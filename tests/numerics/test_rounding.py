@@ -104,6 +104,7 @@ def test_high_multiply(a: int, b: int) -> None:
         (-(2**31), 2**31 - 1),
         (2**30, -1),
         (-(2**30), 1),
+        (-(2**30) - 1, 1),  # the first product that goes to -1
     ],
 )
 def test_high_multiply_at_the_rails(a: int, b: int) -> None:
@@ -185,6 +186,34 @@ def test_fused_multiply_add_rounds_once() -> None:
     tie = Fraction(float(a)) ** 2
     assert float(rounding.fused_multiply_add(a, a, c)) == nearest_float32(tie + Fraction(2) ** -60)
     assert float(rounding.fused_multiply_add(a, a, -c)) == nearest_float32(tie - Fraction(2) ** -60)
+
+
+# Products of two float32 beside 2**-24, a tie of float32 beyond 1; they lie below the last bit that
+# float64 holds beside 1, above and under the tie, and under the odd float64 before the tie.
+ABOVE = (4097, 16773121, -60)  # 2**36 + 1
+BELOW = (2**18 - 1, 2**18 + 1, -60)  # 2**36 - 1
+EXACT = (1, 1, -24)
+UNDER = (2699, 795659, -55)  # 2**31 - 7
+
+
+@pytest.mark.parametrize("product", [ABOVE, BELOW, UNDER, EXACT])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_fused_multiply_add_beside_ties(product: tuple[int, int, int], sign: int) -> None:
+    first, second, exponent = product
+    a, b = np.float32(sign * math.ldexp(first, -20)), np.float32(math.ldexp(second, exponent + 20))
+    for k in range(8):
+        c = np.float32(sign * (1 + k * 2.0**-23))
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        assert float(rounding.fused_multiply_add(a, b, c)) == nearest_float32(exact)
+
+
+def test_operands_count_as_float32() -> None:
+    tenth, three_tenths = Fraction(float(np.float32(0.1))), Fraction(float(np.float32(0.3)))
+    wanted = nearest_float32(3 * tenth - three_tenths)
+    assert float(rounding.fused_multiply_add(0.1, 3, -0.3)) == wanted
+    assert float(rounding.fused_multiply_add(3, 0.1, -0.3)) == wanted
+    assert int(rounding.round_half_even(2.5 + 1e-10, 0, -128, 127)) == 2
+    assert int(rounding.round_half_away(2.5 - 1e-10, 0, -128, 127)) == 3
 
 
 def nearest_float32(value: Fraction) -> float:
