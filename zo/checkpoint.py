@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from npusim.zo.schedulers import State
 from npusim.zo.state import Done, TrainState
 
 SCHEMA_VERSION = 2
+RESUMABLE = "The previous checkpoint is intact: make room and use --resume."
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,17 @@ class Checkpoint:
         }
 
 
-def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+def save_checkpoint(
+    path: Path,
+    checkpoint: Checkpoint,
+    ready: Callable[[], None] = lambda: None,
+    hint: str = RESUMABLE,
+) -> None:
     """Replace the file at ``path`` in one step.
+
+    Args:
+        ready: called when all bytes are on the disk and only the name is not yet the new file's.
+        hint: what to do where it cannot be written.
 
     Raises CheckpointError where it cannot be written; the old file is then as it was.
     """
@@ -60,12 +71,25 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     try:
         with replacing(path) as file:
             file.write(image)
+            file.flush()
+            os.fsync(file.fileno())
+            ready()
     except OSError as error:
         raise CheckpointError(
             f"the checkpoint cannot be written: {error.strerror}",
             where=str(path),
-            hint="The previous checkpoint, if any, is intact: make room and use --resume.",
+            hint=hint,
         ) from error
+
+
+def require_checkpoint(path: Path) -> None:
+    """Raise CheckpointError where there is no file."""
+    if not path.is_file():
+        raise CheckpointError(
+            "there is no checkpoint here",
+            where=str(path),
+            hint="Start the run without --resume.",
+        )
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -73,12 +97,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
 
     Raises CheckpointError where the file is missing, damaged or of another version.
     """
-    if not path.is_file():
-        raise CheckpointError(
-            "there is no checkpoint here",
-            where=str(path),
-            hint="Start the run without --resume.",
-        )
+    require_checkpoint(path)
     try:
         with h5py.File(path, "r") as file:
             _check_schema(file, path)

@@ -11,26 +11,48 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from npusim.errors import CheckpointError
 
 SCHEMA_VERSION = 2
+NOT_BEGUN = (
+    "The run had not begun and left nothing; a run that it was to replace is as it was. Make room "
+    "and start it again."
+)
 
 
 class LogWriter:
-    """Appends records; ``size`` is the log's length in bytes so far. Use as a context manager."""
+    """Appends records; ``size`` is the log's length in bytes so far. Use as a context manager.
 
-    def __init__(self, path: Path, file: BinaryIO, size: int) -> None:
+    staged: a file that ``publish`` has yet to put in the place of ``path``.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO, size: int, staged: Path | None = None) -> None:
         self._path = path
         self._file = file
+        self._staged = staged
         self.size = size
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """An empty log in place of any old one."""
-        return cls(path, path.open("wb"), 0)
+        """An empty log, which takes the place of an old one when it is published.
+
+        Where it never is, the old one stays, and nothing of the new one.
+        """
+        staged = path.with_name(f".{path.name}.new.part")
+        return cls(path, staged.open("wb"), 0, staged)
+
+    def publish(self) -> None:
+        """Give a new log its name; nothing where it has it.
+
+        Raises OSError.
+        """
+        if self._staged is not None:
+            os.replace(self._staged, self._path)
+            self._staged = None
 
     @classmethod
     def reopen(cls, path: Path, size: int) -> Self:
@@ -82,12 +104,18 @@ class LogWriter:
         except OSError as error:
             if kind is None:
                 raise self._failed(error) from error
+        finally:
+            if self._staged is not None:
+                with suppress(OSError):
+                    self._staged.unlink()
 
     def _failed(self, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"the training log cannot be written: {error.strerror}",
             where=str(self._path),
-            hint="Make room and continue with --resume from the last checkpoint.",
+            hint="Make room and continue with --resume from the last checkpoint."
+            if self._staged is None
+            else NOT_BEGUN,
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npusim.weights import WeightStore
-from npusim.zo.checkpoint import Checkpoint, save_checkpoint
+from npusim.zo.checkpoint import RESUMABLE, Checkpoint, save_checkpoint
 from npusim.zo.log import SCHEMA_VERSION, LogWriter
 from npusim.zo.network import Labelled
 from npusim.zo.reference import exposed
@@ -92,13 +92,21 @@ class Run:
         loss_sum, correct = self.trainer.lanes.evaluate(self.state.weights, data)
         return Score(correct, len(data), loss_sum / len(data) / 65536)
 
-    def checkpoint(self) -> None:
-        """Write the checkpoint; the log up to here is made safe first."""
+    def checkpoint(self, hint: str = RESUMABLE) -> None:
+        """Write the checkpoint; the log up to here is made safe first.
+
+        The first one of a run gives a new log its name, and so replaces an earlier run.
+
+        Args:
+            hint: what to do where it cannot be written.
+        """
         self.log.sync()
         crc = self.weights().crc()
         save_checkpoint(
             self.folder / CHECKPOINT_NAME,
             Checkpoint(self.header, self.options, self.state, self.log.size, crc),
+            self.log.publish,
+            hint,
         )
 
 

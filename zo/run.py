@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +22,11 @@ from npusim.weights import WeightStore
 from npusim.zo import reference
 from npusim.zo.algorithm import Algorithm, compose, layers_of, trained_tensors
 from npusim.zo.calibrate import calibrated_rate
-from npusim.zo.checkpoint import Checkpoint, load_checkpoint
+from npusim.zo.checkpoint import Checkpoint, load_checkpoint, require_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
 from npusim.zo.lanes import Lanes, Threads
-from npusim.zo.log import LogWriter
+from npusim.zo.lock import locked
+from npusim.zo.log import NOT_BEGUN, LogWriter
 from npusim.zo.loop import (
     CHECKPOINT_NAME,
     LOG_NAME,
@@ -45,7 +47,7 @@ from npusim.zo.step import Trainer
 from npusim.zo.stop import StopRequest
 from npusim.zo.tensors import Trained
 
-TRAINED_NAME = "trained.onnx"
+TRAINED_NAME, RECORD_NAME = "trained.onnx", "run.json"
 MOST_IMAGES_A_CALL = 64
 
 
@@ -87,9 +89,18 @@ def train(
     """
     if request.resume and request.overwrite:
         raise UsageError("a run is either resumed or replaced", where="--resume --overwrite")
+    _check_apart(request)
+    _check_ready(request)
+    with StopRequest() as stop, locked(request.out):
+        _check_ready(request)  # another run may have ended meanwhile
+        return _train(request, watch, tell, stop)
+
+
+def _train(
+    request: TrainRequest, watch: Watcher, tell: Callable[[str], None], stop: StopRequest
+) -> TrainResult:
+    """``train``, when the folder is its own."""
     old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
-    if old is None:
-        check_folder(request)
     settings, spec, profile = resolve(request, old)
     algorithm = compose(settings)
     program, note = _compile(request, profile, old)
@@ -122,7 +133,7 @@ def train(
             algorithm, tensors, table, kernels, lanes, training, validation, loss.fraction_bits
         )
         session = _Session(request, program, network, splits, trainer, spec, spent)
-        return session.run(old, watch, tell)
+        return session.run(old, watch, tell, stop)
 
 
 def replay(
@@ -159,13 +170,18 @@ class _Session:
     spent: int
 
     def run(
-        self, old: Checkpoint | None, watch: Watcher, tell: Callable[[str], None]
+        self,
+        old: Checkpoint | None,
+        watch: Watcher,
+        tell: Callable[[str], None],
+        stop: StopRequest,
     ) -> TrainResult:
         validation = self.trainer.validation
         unshifted = self.splits.clean
         clean = encode_inputs(unshifted, self.network) if unshifted is not None else None
         header = self._header(validation)
-        with StopRequest() as stop, self._log(header, old) as log:
+        stop.defer()
+        with self._log(header, old) as log:
             run = self._run(validation, header, log, old)
             if old is None:
                 self._begin(run, clean)
@@ -180,13 +196,13 @@ class _Session:
         return make_header(self.trainer, store, validation, profile, lowering)
 
     def _log(self, header: Mapping[str, Any], old: Checkpoint | None) -> LogWriter:
-        """A new log in a new or cleared folder, or the old one at the checkpoint's length."""
+        """A new log, or the old one at the checkpoint's length."""
         path = self.request.out / LOG_NAME
-        if old is None:
-            _prepare_folder(self.request)
-            return LogWriter.create(path)
-        _check_same(old.header, header, self.request)
+        if old is not None:
+            _check_same(old.header, header, self.request)
         _remove_leftovers(self.request.out)
+        if old is None:
+            return LogWriter.create(path)
         return LogWriter.reopen(path, old.log_bytes)
 
     def _run(
@@ -216,7 +232,10 @@ class _Session:
         return run
 
     def _begin(self, run: Run, clean: Labelled | None) -> None:
-        """Header, first evaluation and first checkpoint, so that even step 0 can be resumed."""
+        """Header, first evaluation and first checkpoint, so that even step 0 can be resumed.
+
+        Only then the results of an earlier run in the folder are removed.
+        """
         run.log.write(run.header)
         run.last_score = log_score(run)
         run.options = {
@@ -224,7 +243,9 @@ class _Session:
             "before": dataclasses.asdict(run.last_score),
             "clean_before": dataclasses.asdict(run.evaluate(clean)) if clean else None,
         }
-        run.checkpoint()
+        run.checkpoint(NOT_BEGUN)
+        for name in (TRAINED_NAME, RECORD_NAME):
+            (self.request.out / name).unlink(missing_ok=True)
 
     def _result(self, run: Run, finished: bool, clean: Labelled | None) -> TrainResult:
         store = run.weights()
@@ -253,10 +274,24 @@ class _Session:
         return algorithm.forwards(algorithm.scheduler.most(run.state.scheduler))
 
     def _export(self, store: WeightStore, path: Path) -> str:
-        """Write the trained network; a sentence about what was written."""
-        program = self.program
+        """Write the trained network; a sentence about what was written.
+
+        Raises CheckpointError, with the command that makes the file, where it cannot be written.
+        """
+        program, request = self.program, self.request
         metadata = lowering_metadata(program.profile.name, program.weights.crc(), program.lowering)
-        return export(program.graph, store, path, metadata).message
+        try:
+            return export(program.graph, store, path, metadata).message
+        except OSError as error:
+            words = ["npusim", "export", request.model, "--output", path]
+            words += ["--checkpoint", request.out / CHECKPOINT_NAME]
+            words += ["--q-json", request.q_json] if request.q_json else []
+            raise CheckpointError(
+                f"the trained network cannot be written: {error.strerror or error}",
+                where=str(path),
+                hint="Training is complete and its checkpoint is safe. Make room and write the "
+                f"file with: {shlex.join(map(str, words))}",
+            ) from error
 
 
 def _moved(before: WeightStore, after: WeightStore) -> int:
@@ -305,25 +340,41 @@ def check_folder(request: TrainRequest) -> None:
     if request.out.exists() and not request.out.is_dir():
         raise UsageError("this is no folder", where=str(request.out), wanted="a folder for --out")
     if any(path.exists() for path in _earlier(request.out)) and not request.overwrite:
+        known = (request.out / CHECKPOINT_NAME).exists()
+        go_on = "Go on with it by --resume, replace it" if known else "Replace it"
         raise UsageError(
-            "there is a run in this folder already",
+            "there is a run in this folder already"
+            if known
+            else "there are files of a run without its checkpoint in this folder",
             where=str(request.out),
-            hint="Go on with it by --resume, replace it by --overwrite, or choose another --out.",
+            hint=f"{go_on} by --overwrite, or choose another --out.",
         )
 
 
-def _prepare_folder(request: TrainRequest) -> None:
-    """Make the folder, and clear away an earlier run."""
-    check_folder(request)
-    request.out.mkdir(parents=True, exist_ok=True)
-    for path in _earlier(request.out):
-        path.unlink(missing_ok=True)
-    _remove_leftovers(request.out)
+def _check_ready(request: TrainRequest) -> None:
+    """Raise where the folder holds no run to go on with, or one that is in the way."""
+    if request.resume:
+        require_checkpoint(request.out / CHECKPOINT_NAME)
+    else:
+        check_folder(request)
+
+
+def _check_apart(request: TrainRequest) -> None:
+    """Raise UsageError where the run would replace a file that it reads, and needs to the end."""
+    folder = request.out.resolve()
+    results = [*_earlier(folder), folder / RECORD_NAME]
+    for path in filter(None, (request.model, request.q_json)):
+        if path.resolve() in results or path.parent.resolve() / path.name in results:
+            raise UsageError(
+                "the run would replace this file, which it starts from",
+                where=str(path),
+                hint="Choose another --out, or give the file another name.",
+            )
 
 
 def _remove_leftovers(folder: Path) -> None:
     """Temporary files of a process that was killed while it wrote (see npusim.files)."""
-    for name in (CHECKPOINT_NAME, TRAINED_NAME):
+    for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME, RECORD_NAME):
         for path in folder.glob(f".{name}.*.part*"):
             path.unlink(missing_ok=True)
 

@@ -49,6 +49,13 @@ def command(model: Path | None, request: DataRequest, **options: Any) -> int:
     step; --resume then goes on as if the run had never stopped. Standard output says what came of
     it, and under --replay whether the log's checksums agree.
     """
+    from npusim.zo.stop import StopRequest
+
+    with StopRequest():  # loading takes seconds: a SIGTERM then is an interruption like any other
+        return _command(model, request, options)
+
+
+def _command(model: Path | None, request: DataRequest, options: dict[str, Any]) -> int:
     from npusim.cli import train_report
 
     if options["replay_log"] is not None:
