@@ -74,12 +74,19 @@ def test_the_stream_between_the_steps_saturates(ties: str) -> None:
     rng = np.random.default_rng(1)
     case = gemm(rng.integers(-128, 128, (64, 40)), rng.integers(-127, 128, (16, 40)), 400.0)
     lowered = npusim.compile(case.graph, "neural-art", "numpy").lowering["unit"]
-    agree(case, multiplier_shift=lowered.multiplier_shift - 4, ties=ties)  # type: ignore[attr-defined]
+    # The constant brings codes from about the largest int16 into the middle of the range.
+    constant = np.full(16, -32_000 * lowered.final_multiplier, np.int64)  # type: ignore[attr-defined]
+    shift = lowered.multiplier_shift - 4  # type: ignore[attr-defined]
+    codes = agree(case, multiplier_shift=shift, ties=ties, constant=constant)
+    assert np.any((codes > -128) & (codes < 127))
 
 
-def test_a_left_shift_beyond_int32_saturates_under_tflite() -> None:
-    case = gemm(np.full((1, 60_000), 127), np.array([[127], [-127]]).repeat(60_000, 1), 1e-4)
-    assert agree(case, "tflite").ravel().tolist() == [127, -128]
+@pytest.mark.parametrize("scale", [3e-3, 1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6])
+def test_a_left_shift_beyond_int32_saturates_under_tflite(scale: float) -> None:
+    rows = [[127] * n + [0] * (60_000 - n) for n in (60_000, 47_000, 31_000)]
+    w = np.array(rows + [[-v for v in row] for row in rows])
+    case = gemm(np.full((1, 60_000), 127), w, scale)
+    assert agree(case, "tflite").ravel().tolist() == [127] * 3 + [-128] * 3
 
 
 def test_means_that_saturate_are_counted_alike() -> None:
