@@ -17,6 +17,7 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from npusim.errors import DataError
+from npusim.files import check_regular
 from npusim.ir import Array
 from npusim.models.dataset import DataSet, Indices, make_dataset
 
@@ -90,6 +91,7 @@ def _opened(source: Path | io.BytesIO) -> Iterator[Image.Image]:
 def decode(file: ImageFile, mode: str) -> Array:
     """The pixels of a file, uint8 [H, W, 1 or 3]. Raises DataError naming a corrupt file."""
     try:
+        check_regular(file.path)
         data = file.path.read_bytes()
         if file.digest and hashlib.sha256(data).hexdigest() != file.digest:
             raise DataError(
@@ -108,6 +110,8 @@ def _corrupt(path: Path, error: Exception) -> DataError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     if isinstance(error, UnidentifiedImageError):  # its text names a buffer, or the path again
         reason = "neither a JPEG nor a PNG file"
+    elif isinstance(error, OSError):  # its text would name the path again
+        reason = error.strerror or reason
     return DataError(
         "the image cannot be decoded",
         where=str(path),
@@ -119,6 +123,7 @@ def _corrupt(path: Path, error: Exception) -> DataError:
 def _header(path: Path) -> tuple[str, tuple[int, int]]:
     """(mode, (width, height)) without decoding the pixels."""
     try:
+        check_regular(path)
         with _opened(path) as image:
             mode, size = image.mode, image.size
     except DECODE_ERRORS as error:
@@ -239,6 +244,7 @@ def read_index(folder: Path) -> tuple[IndexRow, ...]:
     """
     index = folder / INDEX
     try:
+        check_regular(index)
         with index.open(newline="", encoding="utf-8") as stream:
             reader = csv.DictReader(stream, strict=True)
             columns = tuple(reader.fieldnames or ())

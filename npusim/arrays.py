@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from npusim.errors import DataError, UsageError
-from npusim.files import replacing
+from npusim.files import check_regular, replacing
 from npusim.ir import Array
 
 EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -52,9 +52,10 @@ def load_arrays(path: Path) -> Array | dict[str, Array]:
 
     Raises:
         DataError: the file is damaged.
-        OSError: the file cannot be opened.
+        OSError: the file cannot be opened, or is none (a pipe, a folder).
     """
     try:
+        check_regular(path)
         # Given a path, numpy.load leaves a damaged archive open.
         with path.open("rb") as file:
             loaded = np.load(file, allow_pickle=False)

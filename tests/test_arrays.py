@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +107,9 @@ def test_outputs_are_checked_before_the_work(tmp_path: Path) -> None:
         check_output(tmp_path / "y.txt")
     with pytest.raises(UsageError, match="does not exist"):
         check_output(tmp_path / "absent" / "y.npz")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.npz")
+    with pytest.raises(OSError, match=r"not a regular file.*x\.npz"):
+        read_arrays(tmp_path / "x.npz", ["x"])

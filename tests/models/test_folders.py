@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,17 @@ def test_a_corrupt_image_is_named_and_left_out_only_on_request(
     dataset = open_dataset(str(class_folders), skip_corrupt=True)
     assert dataset.skipped == (str(bad),)
     assert dataset.labels.tolist() == [0, 0, 0, 1, 1, 2, 2, 2]
+
+
+def test_a_pipe_among_the_images_is_named_and_not_waited_for(class_folders: Path) -> None:
+    os.mkfifo(class_folders / "dog" / "z.png")
+    with pytest.raises(DataError, match=r"z\.png: the image cannot be .*not a regular file"):
+        open_dataset(str(class_folders))
+    dataset = open_dataset(str(class_folders), skip_corrupt=True)
+    assert dataset.skipped == (str(class_folders / "dog" / "z.png"),)
+    write_index(class_folders, [{"file": f"{c}/z.png", "label": c} for c in ("dog", "cat")])
+    with pytest.raises(DataError, match="not a regular file"):
+        open_dataset(str(class_folders))
 
 
 def test_a_truncated_jpeg_is_corrupt(class_folders: Path) -> None:
