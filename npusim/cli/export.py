@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from npusim.cli.options import check_free, overwrite_option, q_json_option, verbosity_options
+from npusim.cli.options import (
+    check_free,
+    overwrite_option,
+    q_json_option,
+    record_of,
+    verbosity_options,
+)
 from npusim.cli.terminal import emit
 from npusim.errors import CheckpointError
 
@@ -49,14 +55,14 @@ def command(
     from npusim.weights import WeightStore
     from npusim.zo.checkpoint import load_checkpoint
 
-    check_free(target, overwrite)
+    check_free(target, overwrite, [model, checkpoint_path, q_json])
     graph = npusim.load(model, q_json)
     checkpoint = load_checkpoint(checkpoint_path)
     header = checkpoint.header
     store = _weights(checkpoint, WeightStore.of(graph), checkpoint_path)
     metadata = lowering_metadata(header["profile"], header["model_crc"], header["lowering"])
     done = export(graph, store, target, metadata)
-    record = target.with_name(f"{target.stem}.run.json")
+    record = record_of(target)
     write_run_info(record, "export", {}, [model, checkpoint_path], [target])
     emit(done.message)
     emit(f"output: {target}")

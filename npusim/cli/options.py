@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,14 +89,37 @@ def overwrite_option(function: F) -> F:
     )(function)
 
 
-def check_free(target: Path, overwrite: bool) -> None:
-    """Refuses an output that would replace a file unasked, before any work is done."""
+def check_free(target: Path, overwrite: bool, read: Sequence[Path | None] = ()) -> None:
+    """Refuses an output before any work is done.
+
+    Args:
+        target: the file to write; its record is written beside it (``record_of``).
+        overwrite: whether it may replace another file.
+        read: files that the verb reads, which it never replaces.
+    """
+    if target.is_dir():
+        raise UsageError(
+            "there is a folder of this name", where=str(target), hint="Choose another --output."
+        )
+    for path in (target, record_of(target)):
+        for source in read:
+            if source is not None and path.exists() and source.exists() and path.samefile(source):
+                raise UsageError(
+                    "this file is read and cannot be written too",
+                    where=str(path),
+                    hint="Choose another --output.",
+                )
     if target.exists() and not overwrite:
         raise UsageError(
             "there is a file of this name already",
             where=str(target),
             hint="Choose another --output, or replace it with --overwrite.",
         )
+
+
+def record_of(target: Path) -> Path:
+    """Where the record of a run that writes ``target`` goes."""
+    return target.with_name(f"{target.stem}.run.json")
 
 
 def engine_option(function: F) -> F:

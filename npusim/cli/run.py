@@ -16,6 +16,7 @@ from npusim.cli.options import (
     overwrite_option,
     profile_option,
     q_json_option,
+    record_of,
     stats_option,
     threads_option,
     verbosity_options,
@@ -84,11 +85,12 @@ def command(
     import npusim
     from npusim.arrays import check_output, read_arrays, write_arrays
     from npusim.counters import Statistics
-    from npusim.lowering import compile_chosen
+    from npusim.lowering import FRESH, compile_chosen
     from npusim.runinfo import write_run_info
 
     check_output(target)
-    check_free(target, overwrite)
+    changes = Path(lowering) if lowering not in (None, FRESH) else None
+    check_free(target, overwrite, [model, source, q_json, changes])
     graph = npusim.load(model, q_json)
     arrays, ignored = read_arrays(source, [value.name for value in graph.inputs])
     if ignored:
@@ -105,7 +107,7 @@ def command(
         "engine": engine,
         "threads": threads,
     }
-    record = target.with_name(f"{target.stem}.run.json")
+    record = record_of(target)
     write_run_info(record, "run", arguments, [model, source], [target])
     files = {"output": str(target), "record": str(record)}
     if as_json:

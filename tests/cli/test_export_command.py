@@ -73,6 +73,19 @@ def test_a_file_is_replaced_on_request_only(
     assert target.read_bytes() == (run / "trained.onnx").read_bytes()
 
 
+def test_what_is_read_is_never_written(
+    model_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = run / "checkpoint.h5"
+    before = {p: p.read_bytes() for p in (model_path, checkpoint)}
+    for target in before:
+        given = (model_path, "--checkpoint", checkpoint, "--output", target, "--overwrite")
+        assert export(*given) == 2
+        assert f"{target}: this file is read and cannot be" in capsys.readouterr().err
+    assert export(model_path, "--checkpoint", checkpoint, "--output", run.parent / "..") == 2
+    assert {p: p.read_bytes() for p in before} == before
+
+
 def test_only_trained_tensors_change(model_path: Path, run: Path) -> None:
     before, after = initializers(model_path), initializers(run / "trained.onnx")
     assert list(before) == list(after)

@@ -85,12 +85,38 @@ def test_an_output_is_replaced_on_request_only(
     model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "x.npy", images)
-    given = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "x.npy")
+    np.save(tmp_path / "y.npy", images)
+    given = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
     assert run(*given) == 2
     assert "--overwrite" in capsys.readouterr().err
-    np.testing.assert_array_equal(np.load(tmp_path / "x.npy"), images)
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), images)
     assert run(*given, "--overwrite") == 0
-    assert np.load(tmp_path / "x.npy").shape == (5, 4)
+    assert np.load(tmp_path / "y.npy").shape == (5, 4)
+
+
+def test_what_is_read_is_never_written(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    (tmp_path / "link.npy").symlink_to(tmp_path / "x.npy")
+    (tmp_path / "y.run.json").write_text("{}")
+    before = {p: p.read_bytes() for p in tmp_path.iterdir()}
+    given = (model_path, "--overwrite", "--input", tmp_path / "x.npy", "--output")
+    changes = ("--lowering", tmp_path / "y.run.json")
+    for target, more in (("x.npy", ()), ("link.npy", ()), ("y.npy", changes)):
+        assert run(*given, tmp_path / target, *more) == 2
+        assert "is read and cannot be written" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_a_folder_is_no_output(
+    model_path: Path, images: np.ndarray, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "x.npy", images)
+    (tmp_path / "y.npy").mkdir()
+    given = (model_path, "--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
+    assert run(*given, "--overwrite") == 2
+    assert "y.npy: there is a folder of this name" in capsys.readouterr().err
 
 
 def test_the_run_is_recorded(model_path: Path, images: np.ndarray, tmp_path: Path) -> None:
