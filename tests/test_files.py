@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
-import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from limits import files_no_larger_than
 
 from npusim.arrays import write_arrays
 from npusim.files import check_regular, read_json, replacing
 
-
-@pytest.fixture
-def small_disk() -> Iterator[int]:
-    """No file may grow beyond so many bytes."""
-    limit = 4096
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield limit
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, handler)
+LIMIT = 4096
 
 
 def test_a_new_file_and_a_replaced_one(tmp_path: Path) -> None:
@@ -55,11 +41,16 @@ def test_an_error_in_the_block_changes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_changes_nothing(tmp_path: Path, small_disk: int) -> None:
+def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")
-    with pytest.raises(OSError, match="too large") as caught, replacing(path) as file:
-        file.write(b"x" * (small_disk + 1))
+
+    def fill() -> None:
+        with files_no_larger_than(LIMIT), replacing(path) as file:
+            file.write(b"x" * (LIMIT + 1))
+
+    with pytest.raises(OSError, match="too large") as caught:
+        fill()
     assert caught.value.filename == str(path)
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
@@ -72,10 +63,14 @@ def test_an_absent_folder_is_an_os_error(tmp_path: Path) -> None:
     assert caught.value.filename == str(path)
 
 
-def test_a_full_disk_is_named_where_numpy_writes(tmp_path: Path, small_disk: int) -> None:
+def test_a_full_disk_is_named_where_numpy_writes(tmp_path: Path) -> None:
+    def fill(path: Path) -> None:
+        with files_no_larger_than(LIMIT):
+            write_arrays(path, {"x": np.zeros(LIMIT + 1)})
+
     for name in ("a.npy", "a.npz"):
         with pytest.raises(OSError) as caught:  # noqa: PT011  # NumPy's words are its own
-            write_arrays(tmp_path / name, {"x": np.zeros(small_disk + 1)})
+            fill(tmp_path / name)
         assert caught.value.filename == str(tmp_path / name)
         assert list(tmp_path.iterdir()) == []
 
