@@ -249,7 +249,7 @@ def add_fixed_point(
 def largest_offset(dtype_range: tuple[int, int], zero_points: Int64) -> int:
     """max |code - zero_point| over all codes of the range."""
     lo, hi = dtype_range
-    return int(max(np.max(np.abs(lo - zero_points)), np.max(np.abs(hi - zero_points))))
+    return int(max(np.max(zero_points - lo), np.max(hi - zero_points)))
 
 
 def prove_accumulator(site: Site, terms: int) -> None:

@@ -72,6 +72,24 @@ EQUIVALENT: dict[tuple[str, str, str, str], str] = {
         "toward = np.where(error > 0, np.inf, -np.inf)",
         "Gt -> GtE",
     ): "it is read where the error is not 0",
+    (
+        "requant.py",
+        "prove_accumulator",
+        (
+            "largest_bias = 0 if bias is None else "
+            "int(np.max(np.abs(bias.astype(np.int64)), initial=0))"
+        ),
+        "0 -> -1 #2",
+    ): "a bias has a magnitude of 0 or more in every channel",
+    **{
+        (
+            "requant.py",
+            "prove_sum",
+            "largest = largest_offset(site.value(0).range, site.qparams(0).zero_points())",
+            change,
+        ): "an operator that sums codes has one input, the first and the last"
+        for change in ("0 -> -1", "0 -> -1 #2")
+    },
     **{
         (
             "rounding.py",

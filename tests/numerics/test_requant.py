@@ -164,10 +164,15 @@ def test_through_float32_rounds_ties_to_even() -> None:
 
 def test_add_raises_both_operands_to_a_common_scale() -> None:
     x1, x2, y = QParams.make(0.5, 1), QParams.make(0.25, 3), QParams.make(1.0, -4)
-    for left, right, multiplier in ((x1, x2, (0, -1, -19)), (x2, x1, (-1, 0, -19))):
+    eighth = QParams.make(0.125, 0)
+    for left, right, shifts in (
+        (x1, x2, (0, -1, -19)),
+        (x2, x1, (-1, 0, -19)),
+        (eighth, x2, (-1, 0, -20)),
+    ):
         lowered = requant.add_fixed_point(left, right, y, "double", (-10, 20))
         assert lowered.multiplier == (2**30,) * 3
-        assert lowered.shift == multiplier
+        assert lowered.shift == shifts
     lowered = requant.add_fixed_point(x1, x2, y, "double", (-10, 20))
     a, b = np.array([3, 4, 2, 100, -100]), np.array([7, 3, 3, 0, 0])
     # 1 + 1; 1.5 and 0.5, whose ties go away from zero; the clamp.
@@ -181,6 +186,19 @@ def test_an_addition_keeps_20_bits_of_fraction() -> None:
     one, step = np.array([-1]), np.array([[1], [2], [3]])
     assert lowered.apply(one, step).ravel().tolist() == [0, 0, 0]
     assert lowered.apply(one, -step).ravel().tolist() == [-1, -1, -1]
+
+
+@pytest.mark.parametrize(
+    ("codes", "zero_points", "largest"),
+    [
+        (CODES, [3], 131), (CODES, [-5], 132), (CODES, [-20, 30], 158), (CODES, [-40, 10], 167),
+        ((0, 255), [200], 200), ((0, 255), [10], 245), ((0, 255), [90, 120], 165),
+    ],
+)  # fmt: skip
+def test_the_largest_distance_from_a_zero_point(
+    codes: tuple[int, int], zero_points: list[int], largest: int
+) -> None:
+    assert requant.largest_offset(codes, np.array(zero_points)) == largest
 
 
 def test_mean_float32() -> None:

@@ -11,6 +11,7 @@ from random_units import Case, Operand, one_node
 import npusim
 from npusim.errors import NumericsError, UnsupportedOp
 from npusim.ir import QParams
+from npusim.numerics import requant
 from npusim.ops.conv import ConvAttrs
 from npusim.ops.gemm import GemmAttrs
 from npusim.ops.pool_window import PoolAttrs
@@ -48,6 +49,32 @@ def test_weight_zero_points_count() -> None:
     case = one_node("gemm", GemmAttrs(), [x, w], "uint8", UNIT)
     with pytest.raises(NumericsError):
         npusim.compile(case.graph, "onnxruntime", "numpy")
+
+
+@pytest.mark.parametrize(("bias", "largest_bias"), [(None, 0), ([0], 0), ([-7], 7), ([5], 5)])
+def test_the_bound_of_a_sum_of_products(bias: list[int] | None, largest_bias: int) -> None:
+    """252 is the largest distance of a uint8 code from 3, 132 that of an int8 code from -5."""
+    operands = [
+        Operand("x", np.zeros((1, 4), np.uint8), QParams.make(1.0, 3)),
+        Operand("w", np.zeros((1, 4), np.int8), QParams.make(1.0, -5), constant=True),
+    ]
+    if bias is not None:
+        operands.append(Operand("b", np.array(bias, np.int32), None, constant=True))
+    site = one_node("gemm", GemmAttrs(), operands, "int8", UNIT).graph.site("unit")
+    requant.prove_accumulator(site, 64000)
+    bound = 65000 * 252 * 132 + largest_bias
+    with pytest.raises(NumericsError, match=f"65000 products a sum, up to {bound},"):
+        requant.prove_accumulator(site, 65000)
+
+
+def test_the_bound_of_a_sum_of_codes() -> None:
+    x = Operand("x", np.zeros((1, 1, 4, 4), np.int8), UNIT)
+    # The output's zero point would allow fewer codes.
+    case = one_node("avgpool", PoolAttrs((2, 2)), [x], "int8", QParams.make(1.0, 100))
+    site = case.graph.site("unit")
+    requant.prove_sum(site, 2**24 - 1)
+    with pytest.raises(NumericsError, match=f"16777216 codes a sum, up to {2**31},"):
+        requant.prove_sum(site, 2**24)
 
 
 def pool(op: str, attrs: PoolAttrs, size: tuple[int, int] = (4, 4)) -> Case:
