@@ -15,7 +15,7 @@ from typing import Any
 
 import onnx
 
-from npusim.errors import ModelError, UnsupportedOp
+from npusim.errors import BadShape, ModelError, UnsupportedOp
 from npusim.frontend import external
 from npusim.frontend.opset import CONTRIB, STANDARD, since_version
 from npusim.frontend.sizes import check_declared, inferred
@@ -149,9 +149,27 @@ def _check_nodes(nodes: list[Indexed], opsets: Mapping[str, int]) -> None:
                 where=name,
                 hint="`npusim ops` lists the operators that can be run.",
             )
+        if domain == CONTRIB and node.op_type in SAME_AS_STANDARD:
+            _check_operands(node, name)
+
+
+def _check_operands(node: onnx.NodeProto, name: str) -> None:
+    """Of com.microsoft's QuantizeLinear and DequantizeLinear, which onnx.checker does not know."""
+    given = len(node.input)
+    if not 2 <= given <= 3 or not all(node.input[:2]) or len(node.output) != 1:
+        raise BadShape(
+            f"{node.op_type} has a wrong number of inputs or outputs",
+            where=name,
+            got=f"{given} and {len(node.output)}",
+            wanted="a tensor, a scale and a zero point, and one output",
+        )
 
 
 def _check_names(graph: onnx.GraphProto, file: Path) -> None:
+    for what, infos in (("input", graph.input), ("output", graph.output)):
+        for index, info in enumerate(infos):
+            if not info.name:
+                raise ModelError(f"{what} {index} of the graph has no name", where=str(file))
     initializers = {t.name for t in graph.initializer}
     made = Counter(o for n in graph.node for o in n.output if o)
     made.update(t.name for t in graph.initializer)

@@ -26,7 +26,7 @@ def check_declared(model: onnx.ModelProto) -> None:
     """
     graph = model.graph
     for info in (*graph.input, *graph.output, *graph.value_info):
-        _check(info.name, _sizes(info) or ())
+        _check(info.name or "a tensor without a name", _sizes(info) or ())
 
 
 def inferred(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -12,16 +12,23 @@ from onnx import numpy_helper
 from npusim.errors import BadShape, ModelError
 from npusim.ir import Array
 
+REFUSED = ("STRING", "COMPLEX", "FLOAT8", "FLOAT4")
+"""How the names of element types begin that nothing here computes with."""
+
 
 def dtype_name(elem_type: int, where: str) -> str:
     """NumPy's name of an ONNX element type.
 
-    Raises ModelError where the number names no type.
+    Raises ModelError where the number names no type, or one that nothing here computes with.
     """
     try:
-        return str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type)).name)
+        name = onnx.TensorProto.DataType.Name(elem_type)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(elem_type))
     except (KeyError, ValueError, TypeError):
         raise ModelError("unknown element type", where=where, got=elem_type) from None
+    if name.startswith(REFUSED):
+        raise ModelError("tensors of this type are not supported", where=where, got=name.lower())
+    return str(dtype.name)
 
 
 def to_array(tensor: onnx.TensorProto) -> Array:

@@ -107,8 +107,13 @@ class Unit:
         assert qparams is not None
         scale, zero_point = qparams.scalar()
         low, high = self.input(0).range
-        code = int(np.clip(np.rint(np.float32(number) / scale) + zero_point, low, high))
-        if np.float32(code - zero_point) * scale != np.float32(number):
+        with np.errstate(over="ignore"):  # of the number in float32, and of its quotient
+            real = np.float32(number)
+            steps = np.rint(real / scale)
+        if not np.isfinite(real):
+            raise self.refused("constant is not finite", got=number)
+        code = int(np.clip(steps + zero_point, low, high))
+        if np.float32(code - zero_point) * scale != real:
             raise self.refused("constant is no code of its tensor", got=number)
         return code
 

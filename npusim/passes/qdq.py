@@ -87,6 +87,10 @@ def read_qparams(graph: Graph, node: Node, shape: tuple[int | None, ...] | None 
     if node.attrs.get("block_size", 0):
         raise UnsupportedOp("blocked quantization is not supported", where=node.name)
     check_scale(scale, node.inputs[1])
+    if zero_point is not None and not zero_point.dtype.name.startswith(("int", "uint")):
+        raise BadQuantization(
+            "zero point is not an integer", where=node.inputs[2], got=zero_point.dtype.name
+        )
     points = np.zeros(1, np.int64) if zero_point is None else zero_point
     if zero_point is not None and zero_point.size not in (1, scale.size):
         raise BadQuantization(

@@ -275,3 +275,65 @@ def test_long_vectors_are_not_propagated(tmp_path: Path, monkeypatch: pytest.Mon
         asked.clear()
         read(net.save(tmp_path))
         assert asked == calls
+
+
+@pytest.mark.parametrize("kind", ["input", "output"])
+def test_nameless_inputs_and_outputs_name_the_file(kind: str, tmp_path: Path) -> None:
+    model = small().model()
+    getattr(model.graph, kind)[0].name = ""
+    refused(tmp_path, model, rf"net\.onnx: {kind} 0 of the graph has no name")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (TensorProto.COMPLEX64, "complex64"),
+        (TensorProto.COMPLEX128, "complex128"),
+        (TensorProto.FLOAT8E4M3FN, "float8e4m3fn"),
+        (TensorProto.STRING, "string"),
+    ],
+)
+def test_types_that_nothing_computes_with(kind: int, name: str, tmp_path: Path) -> None:
+    model = small().model()
+    model.graph.input[0].type.tensor_type.elem_type = kind
+    refused(tmp_path, model, rf"^x: tensors of this type are not supported \(got {name}\)")
+    model = small().model()
+    next(t for t in model.graph.initializer if t.name == "w").data_type = kind
+    refused(tmp_path, model, rf"^w: tensors of this type are not supported \(got {name}\)")
+
+
+@pytest.mark.parametrize("inputs", [[], ["x_q"], ["x_q", ""]])
+def test_microsofts_dequantize_linear_without_inputs(inputs: list[str], tmp_path: Path) -> None:
+    model = small().model()
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    node = next(n for n in model.graph.node if n.op_type == "DequantizeLinear")
+    given = [node.input[0] if name == "x_q" else name for name in inputs]
+    node.domain, node.name = "com.microsoft", "dq"
+    del node.input[:]
+    node.input.extend(given)
+    refused(tmp_path, model, "^dq: DequantizeLinear has a wrong number of inputs")
+
+
+def test_a_zero_point_that_is_no_integer(tmp_path: Path) -> None:
+    net = Net()
+    x = net.input("x", [1, 2])
+    point = net.const(np.float32([np.inf]), "point")
+    net.node("QuantizeLinear", [x, net.const(np.float32(0.1)), point], output="y")
+    net.output("y", [1, 2], "int8")
+    model = net.model()
+    model.opset_import[0].version = 13
+    model.graph.node[0].domain = "com.microsoft"
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    refused(tmp_path, model, "^point: zero point is not an integer")
+
+
+@pytest.mark.parametrize("number", [1e38, np.inf, np.nan])
+@pytest.mark.filterwarnings("error")
+def test_padding_with_numbers_that_no_code_stands_for(number: float, tmp_path: Path) -> None:
+    net = Net()
+    x = net.qdq(net.input("x", [1, 2, 5, 5]), 0.02, 3)
+    pads = net.const(np.asarray([0, 0, 1, 1, 0, 0, 1, 1], np.int64))
+    y = net.node("Pad", [x, pads, net.const(np.float32(number))], "pad")
+    net.q(y, 0.02, 3, output="y")
+    net.output("y", [1, 2, 7, 7], "int8")
+    refused(tmp_path, net.model(), "^pad: Pad: constant is")
