@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import onnx
-import onnxruntime
 import oracle
 import pytest
 from PIL import Image
+from whole_network import codes_of_onnxruntime
 
 import npusim
 from npusim.ir import Array, Graph, Site
@@ -56,26 +55,6 @@ def test_every_unit_fed_our_own_integers_equals_onnxruntime(
         )
         checked.append(site.node.op)
     assert (checked.count("conv"), checked.count("add"), checked.count("gemm")) == (9, 3, 1)
-
-
-def codes_of_onnxruntime(
-    path: Path, names: list[str], images: Array, optimized: bool
-) -> list[Array]:
-    """int8 tensors of the whole QDQ network as onnxruntime runs it, image by image."""
-    model = onnx.load(path)
-    for name in names:
-        info = onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT8, None)
-        model.graph.output.append(info)
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    )
-    options.log_severity_level = 3
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    runs = [session.run(names, {session.get_inputs()[0].name: x[None]}) for x in images]
-    return [np.concatenate(outputs) for outputs in zip(*runs, strict=True)]
 
 
 @pytest.mark.parametrize("optimized", [False, True])
