@@ -42,7 +42,8 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         with suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError) and error.filename in (None, temporary):
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+            reason = error.strerror or f"cannot be written whole ({error})"  # NumPy's have none
+            raise OSError(error.errno, reason, str(path)) from error
         raise
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -69,7 +69,7 @@ def test_a_full_disk_is_named_where_numpy_writes(tmp_path: Path) -> None:
             write_arrays(path, {"x": np.zeros(LIMIT + 1)})
 
     for name in ("a.npy", "a.npz"):
-        with pytest.raises(OSError) as caught:  # noqa: PT011  # NumPy's words are its own
+        with pytest.raises(OSError) as caught:  # noqa: PT011
             fill(tmp_path / name)
         assert caught.value.filename == str(tmp_path / name)
         assert list(tmp_path.iterdir()) == []

@@ -25,7 +25,7 @@ from npusim.cli.options import (
     threads_option,
     verbosity_options,
 )
-from npusim.cli.terminal import Session
+from npusim.cli.terminal import Session, naming_output
 from npusim.errors import NpusimError
 
 VERBS: Mapping[str, str] = MappingProxyType(
@@ -102,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         line = list(sys.argv[1:] if arguments is None else arguments)
         with group.make_context("npusim", line, obj=session) as context:
             result = group.invoke(context)
-        sys.stdout.flush()
+        with naming_output():
+            sys.stdout.flush()
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:

@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -58,7 +59,19 @@ def warn(text: str) -> None:
 
 def emit(text: str) -> None:
     """A result, to standard output."""
-    click.echo(text)
+    with naming_output():
+        click.echo(text)
+
+
+@contextmanager
+def naming_output() -> Iterator[None]:
+    """Errors of writing to standard output say so: its disk may be full."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def emit_json(data: Any) -> None:
@@ -73,7 +86,8 @@ def emit_table(table: Table) -> None:
     console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
         console.width = 10_000
-    console.print(table)
+    with naming_output():
+        console.print(table)
 
 
 def emit_statistics(statistics: Statistics) -> None:

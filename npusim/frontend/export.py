@@ -157,7 +157,6 @@ def _write(model: onnx.ModelProto, path: Path, external: frozenset[str]) -> None
     The data file has a name of its own for each content, so that until the model is renamed into
     its place the old model and its data stay as they were.
     """
-    before = _data_files(path)
     fresh = None
     if external:
         outside = [t for t in model.graph.initializer if t.name in external]
@@ -171,7 +170,6 @@ def _write(model: onnx.ModelProto, path: Path, external: frozenset[str]) -> None
                 _move_out(tensor, data.name, file.tell())
                 file.write(tensor.raw_data)
                 tensor.ClearField("raw_data")
-        before.discard(data.name)
     try:
         with replacing(path) as file:
             file.write(model.SerializeToString())
@@ -179,27 +177,24 @@ def _write(model: onnx.ModelProto, path: Path, external: frozenset[str]) -> None
         if fresh is not None:
             fresh.unlink(missing_ok=True)
         raise
-    for name in before:
-        _remove_unused(path.with_name(name))
+    _remove_unused(path)
 
 
-def _data_files(path: Path) -> set[str]:
-    """Names of the data files that _write made for the model that is at ``path`` now."""
-    try:
-        old = parse(path)
-    except ModelError:
-        return set()
-    entries = (e for t in tensors_of(old) for e in t.external_data if e.key == "location")
+def _remove_unused(path: Path) -> None:
+    """Remove data files that _write made for ``path`` and that no model beside them names.
+
+    A copy of an older model may still name one.
+    """
     own = re.compile(rf"{re.escape(path.name)}\.[0-9a-f]{{{DIGITS}}}\.data")
-    return {e.value for e in entries if own.fullmatch(e.value)}
-
-
-def _remove_unused(data: Path) -> None:
-    """Remove a data file unless a model beside it (a copy of the old one) still names it."""
     with suppress(OSError):
-        models = (p for p in data.parent.iterdir() if p.suffix == ".onnx" and p.is_file())
-        if not any(data.name.encode() in p.read_bytes() for p in models):
-            data.unlink()
+        files = [p for p in path.parent.iterdir() if p.is_file()]
+        data = [p for p in files if own.fullmatch(p.name)]
+        models = [p for p in files if p.suffix == ".onnx"] if data else []
+        for model in models:
+            text = model.read_bytes()
+            data = [p for p in data if p.name.encode() not in text]
+        for unused in data:
+            unused.unlink()
 
 
 def _move_out(tensor: onnx.TensorProto, location: str, offset: int) -> None:

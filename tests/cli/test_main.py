@@ -198,3 +198,16 @@ def test_help_says_which_profile_is_the_default(capsys: pytest.CaptureFixture[st
         assert main([verb, "--help"]) == 0
         text = " ".join(capsys.readouterr().out.split())
         assert f"[default: {DEFAULT_PROFILE}, or the one that a trained model carries]" in text
+
+
+def test_a_full_disk_behind_standard_output_is_named() -> None:
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "npusim.cli", "ops"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode == npusim.cli.INVALID
+    assert result.stderr.startswith("npusim: standard output: No space left on device.")

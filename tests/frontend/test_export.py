@@ -187,6 +187,10 @@ def test_external_data_written_again(tmp_path: Path, shared: Path) -> None:
     export(graph, {}, target)
     assert data_files(tmp_path) == sorted([*first, *second])
     npusim.load(copy)
+    copy.unlink()
+    target.unlink()
+    export(npusim.load(conv_net("codes").save(tmp_path)), {}, target)
+    assert data_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("failing", [1, 2])
