@@ -1,7 +1,7 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped, in one HDF5 file.
 
-Writing is atomic (npusim.files). The file is made in memory first, since HDF5 itself cannot be
-relied on to survive a full disk.
+Writing is atomic (npusim.files), and a CRC-32 covers all that is read from the file. The file is
+made in memory first, since HDF5 itself cannot be relied on to survive a full disk.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import dataclasses
 import io
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import numpy.typing as npt
 
 from npusim.errors import CheckpointError
@@ -24,7 +26,8 @@ from npusim.zo.reference import exposed
 from npusim.zo.schedulers import State
 from npusim.zo.state import Done, TrainState
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+_DAMAGE = (OSError, LookupError, ValueError, TypeError, AttributeError, RuntimeError, OverflowError)
 RESUMABLE = "The previous checkpoint is intact: make room and use --resume."
 
 
@@ -101,9 +104,40 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         with h5py.File(path, "r") as file:
             _check_schema(file, path)
-            return _from_hdf5(file)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+            checkpoint = _from_hdf5(file)
+            stated = int(file.attrs["crc"])
+    except _DAMAGE as error:
         raise CheckpointError("the checkpoint is damaged", where=str(path), got=error) from error
+    if (found := _crc(checkpoint)) != stated:
+        raise CheckpointError(
+            "the checkpoint is damaged",
+            where=str(path),
+            got=f"CRC {found:08x}",
+            wanted=f"{stated:08x}",
+        )
+    return checkpoint
+
+
+def _crc(checkpoint: Checkpoint) -> int:
+    """CRC-32 of everything in a checkpoint, scalars and arrays."""
+    state = checkpoint.state
+    scalars = {
+        "header": checkpoint.header,
+        "run": checkpoint.run,
+        "log_bytes": checkpoint.log_bytes,
+        "weights_crc": checkpoint.weights_crc,
+        "scheduler": dataclasses.asdict(state.scheduler),
+        "step": state.step,
+        "forwards": state.forwards,
+        "still_steps": int(state.still_steps),
+        "history": state.history,
+        "medians": state.medians,
+    }
+    crc = zlib.crc32(json.dumps(scalars).encode())
+    for array in (state.still, state.warned, *state.weights):
+        crc = zlib.crc32(f"{array.dtype.str}{array.shape}".encode(), crc)
+        crc = zlib.crc32(np.ascontiguousarray(array).tobytes(), crc)
+    return crc
 
 
 def _to_hdf5(checkpoint: Checkpoint) -> memoryview:
@@ -113,6 +147,7 @@ def _to_hdf5(checkpoint: Checkpoint) -> memoryview:
         file.attrs["schema_version"] = SCHEMA_VERSION
         file.attrs["log_bytes"] = checkpoint.log_bytes
         file.attrs["weights_crc"] = checkpoint.weights_crc
+        file.attrs["crc"] = _crc(checkpoint)
         file.attrs["step"] = state.step
         file.attrs["forwards"] = state.forwards
         # As data sets: an attribute is limited to 64 kB.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 from npusim.errors import UsageError
 
@@ -15,28 +15,42 @@ LOCK_NAME = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made where there is none, against other trainings.
+class FolderLock:
+    """Holds a folder against other trainings, from ``take`` to the end of the context.
 
-    The system lets go of the lock when a process dies. What was made here and is still empty in
-    the end is removed again. A file system that knows no locks is used without.
-
-    Raises UsageError where another process holds it.
+    The system lets go of the lock when a process dies. A file system that knows no locks is used
+    without.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        handle = _acquired(folder)
-        try:
-            yield
-        finally:
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._handle: int | None = None
+        self._made: list[Path] = []
+
+    def take(self) -> None:
+        """Take the lock, unless it is held here already; makes the folder where there is none.
+
+        Raises UsageError where another process holds it.
+        """
+        if self._handle is not None:
+            return
+        folder = self._folder
+        self._made = [path for path in (folder, *folder.parents) if not path.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._handle = _acquired(folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go; folders that were made here and are still empty are removed."""
+        if self._handle is not None:
             with suppress(OSError):
-                os.unlink(folder / LOCK_NAME)
-            os.close(handle)
-    finally:
+                os.unlink(self._folder / LOCK_NAME)
+            os.close(self._handle)
+            self._handle = None
         with suppress(OSError):
-            for path in made:
+            for path in self._made:
                 path.rmdir()
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 
 from npusim.errors import CheckpointError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 NOT_BEGUN = (
     "The run had not begun and left nothing; a run that it was to replace is as it was. Make room "
     "and start it again."
@@ -151,7 +151,7 @@ def _record(line: bytes, where: str, first: bool) -> dict[str, Any]:
     try:
         record = json.loads(line)
         kind = record["type"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         raise CheckpointError("this line of the log is damaged", where=where) from error
     if (kind == "header") != first:
         raise CheckpointError(
@@ -160,11 +160,11 @@ def _record(line: bytes, where: str, first: bool) -> dict[str, Any]:
             got=f"a record of type {kind}",
             wanted="the header first, and once",
         )
-    if first and record["schema_version"] != SCHEMA_VERSION:
+    if first and record.get("schema_version") != SCHEMA_VERSION:
         raise CheckpointError(
             "the log has another format",
             where=where,
-            got=f"schema {record['schema_version']}",
+            got=f"schema {record.get('schema_version')}",
             wanted=f"schema {SCHEMA_VERSION}",
         )
     assert isinstance(record, dict)

@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from npusim.ir import Graph
 from npusim.weights import WeightStore
 from npusim.zo.checkpoint import RESUMABLE, Checkpoint, save_checkpoint
+from npusim.zo.fingerprint import fingerprint
 from npusim.zo.log import SCHEMA_VERSION, LogWriter
 from npusim.zo.network import Labelled
 from npusim.zo.reference import exposed
@@ -215,17 +217,24 @@ def _freeze_warnings(run: Run, stepped: Stepped) -> tuple[str, ...]:
 
 
 def make_header(
-    trainer: Trainer, store: WeightStore, validation: Labelled, profile: str, lowering: Any
+    trainer: Trainer,
+    graph: Graph,
+    store: WeightStore,
+    validation: Labelled,
+    profile: str,
+    lowering: Any,
 ) -> dict[str, Any]:
     """Line 0 of the log: with the model, all that a replay needs.
 
     Args:
+        graph, store: the network and its weights as imported.
         lowering: node name -> the numbers it computes with, as JSON.
     """
     algorithm = trainer.algorithm
     return {
         "type": "header",
         "schema_version": SCHEMA_VERSION,
+        "graph": fingerprint(graph),
         "model_crc": store.crc(),
         "data_crc": data_crc(trainer.data),
         "validation_crc": data_crc(validation),

@@ -25,8 +25,8 @@ from npusim.zo.calibrate import calibrated_rate
 from npusim.zo.checkpoint import Checkpoint, load_checkpoint, require_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
 from npusim.zo.lanes import Lanes, Threads
-from npusim.zo.lock import locked
-from npusim.zo.log import NOT_BEGUN, LogWriter
+from npusim.zo.lock import FolderLock
+from npusim.zo.log import NOT_BEGUN, LogWriter, read_log
 from npusim.zo.loop import (
     CHECKPOINT_NAME,
     LOG_NAME,
@@ -91,15 +91,21 @@ def train(
         raise UsageError("a run is either resumed or replaced", where="--resume --overwrite")
     _check_apart(request)
     _check_ready(request)
-    with StopRequest() as stop, locked(request.out):
-        _check_ready(request)  # another run may have ended meanwhile
-        return _train(request, watch, tell, stop)
+    with StopRequest() as stop, FolderLock(request.out) as lock:
+        if request.out.is_dir():
+            lock.take()
+            _check_ready(request)  # another run may have ended meanwhile
+        return _train(request, watch, tell, stop, lock)
 
 
 def _train(
-    request: TrainRequest, watch: Watcher, tell: Callable[[str], None], stop: StopRequest
+    request: TrainRequest,
+    watch: Watcher,
+    tell: Callable[[str], None],
+    stop: StopRequest,
+    lock: FolderLock,
 ) -> TrainResult:
-    """``train``, when the folder is its own."""
+    """``train``, when an existing folder is its own; a new one is made only for results."""
     old = load_checkpoint(request.out / CHECKPOINT_NAME) if request.resume else None
     settings, spec, profile = resolve(request, old)
     algorithm = compose(settings)
@@ -133,6 +139,8 @@ def _train(
             algorithm, tensors, table, kernels, lanes, training, validation, loss.fraction_bits
         )
         session = _Session(request, program, network, splits, trainer, spec, spent)
+        lock.take()
+        _check_ready(request)
         return session.run(old, watch, tell, stop)
 
 
@@ -192,8 +200,10 @@ class _Session:
 
     def _header(self, validation: Labelled) -> dict[str, Any]:
         lowering = lowering_to_json(self.program.lowering)
-        store, profile = self.program.weights, self.program.profile.name
-        return make_header(self.trainer, store, validation, profile, lowering)
+        program, profile = self.program, self.program.profile.name
+        return make_header(
+            self.trainer, program.graph, program.weights, validation, profile, lowering
+        )
 
     def _log(self, header: Mapping[str, Any], old: Checkpoint | None) -> LogWriter:
         """A new log, or the old one at the checkpoint's length."""
@@ -203,6 +213,7 @@ class _Session:
         _remove_leftovers(self.request.out)
         if old is None:
             return LogWriter.create(path)
+        _check_log(path, old)
         return LogWriter.reopen(path, old.log_bytes)
 
     def _run(
@@ -383,6 +394,7 @@ def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], request: TrainRe
     """Raise CheckpointError where model or data are not those that the run began with."""
     differences = {
         "model_crc": "the model's weights",
+        "graph": "the model's nodes, scales or constants",
         "data_crc": "the training images",
         "validation_crc": "the validation images",
         "tensors": "the trained tensors",
@@ -392,9 +404,21 @@ def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], request: TrainRe
         if _plain(old[name]) != _plain(new[name]):
             raise CheckpointError(
                 f"the run cannot be resumed: {what} are not those it began with",
-                where=str(request.out / CHECKPOINT_NAME),
+                where=f"{request.model} and {request.out / CHECKPOINT_NAME}",
                 hint="Give the model and the data that the run started from.",
             )
+
+
+def _check_log(path: Path, old: Checkpoint) -> None:
+    """Raise CheckpointError where the log is another run's, or damaged in its first line."""
+    if not path.exists() or path.stat().st_size < old.log_bytes:
+        return  # which LogWriter.reopen has a word for
+    if next(read_log(path), None) != old.header:
+        raise CheckpointError(
+            "the log is not of the run that the checkpoint is of",
+            where=str(path),
+            hint="Both files belong together; start a new run if one is lost.",
+        )
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from npusim.cli import main
 from npusim.errors import CheckpointError, UsageError
 from npusim.zo import run as run_module
 from npusim.zo.checkpoint import load_checkpoint
-from npusim.zo.lock import LOCK_NAME, locked
+from npusim.zo.lock import LOCK_NAME, FolderLock
 from npusim.zo.loop import Progress
 from npusim.zo.run import TrainResult, train
 from npusim.zo.stop import StopRequest
@@ -145,9 +145,14 @@ def test_one_training_at_a_time(
 
 def test_a_lock_is_free_when_its_process_is_dead(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).touch()
-    with locked(tmp_path), pytest.raises(UsageError), locked(tmp_path):
-        pass
-    with locked(tmp_path / "a" / "b"):
+    with FolderLock(tmp_path) as first, FolderLock(tmp_path) as second:
+        first.take()
+        first.take()
+        with pytest.raises(UsageError):
+            second.take()
+    with FolderLock(tmp_path / "a" / "b") as lock:
+        assert not (tmp_path / "a").exists()
+        lock.take()
         assert (tmp_path / "a" / "b" / LOCK_NAME).exists()
     assert contents(tmp_path) == {}
 

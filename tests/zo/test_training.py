@@ -107,7 +107,7 @@ def test_damaged_logs_are_refused(train_digits: Train) -> None:
         (b"", "empty"),
         (good.split(b"\n", 1)[1], "not a training log"),
         (good.replace(b'"d":[', b'"d":', 1), "damaged"),
-        (good.replace(b'"schema_version":2', b'"schema_version":99'), "format"),
+        (good.replace(b'"schema_version":3', b'"schema_version":99'), "format"),
     ):
         result.files["log"].write_bytes(bad)
         with pytest.raises(CheckpointError, match=message):
