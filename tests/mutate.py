@@ -1,6 +1,6 @@
 """Does any test notice if a rounding, shift, saturation or constant of numerics/ is changed?
 
-    python tests/mutate.py [--file NAME]... [--part K/N] [--list]
+    python tests/mutate.py [--file NAME]... [--part K/N] [--match TEXT]... [--list]
 
 Every constant, operator, comparison, rounding and saturation of the named files (default: all of
 npusim/numerics) is changed in turn, one at a time, in memory only, and the tests judge it (see
@@ -106,10 +106,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description="Mutation test of npusim/numerics.")
     parser.add_argument("--file", action="append", help="a file of npusim/numerics")
     parser.add_argument("--part", type=_fraction, default=(1, 1), metavar="K/N")
+    parser.add_argument("--match", action="append", help="mutants whose description has the text")
     parser.add_argument("--list", action="store_true", help="print the mutants only")
     options = parser.parse_args(arguments)
     paths = [NUMERICS / f for f in options.file or sorted(p.name for p in NUMERICS.glob("*.py"))]
     chosen = part_of(paths, options.part)
+    if options.match:
+        chosen = [m for m in chosen if any(text in str(m) for text in options.match)]
     report = Report(os.fdopen(os.dup(1), "w"))
     if options.list:
         for mutant in chosen:
