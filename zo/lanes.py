@@ -6,6 +6,7 @@ free lane, so that neither losses nor weights depend on which thread did what.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -114,10 +115,17 @@ class Lane:
         for tensor, state in zip(self.tensors, weights, strict=True):
             self.worker.set_weight(tensor.name, flat(tensor, exposed(state)))
 
-    def measure(self, data: Labelled, loss: Loss, layer: str | None = None) -> tuple[int, int]:
+    def measure(
+        self,
+        data: Labelled,
+        loss: Loss,
+        layer: str | None = None,
+        saturated: Counter[str] | None = None,
+    ) -> tuple[int, int]:
         """(sum of the losses, correct answers) over the images, whatever the chunk.
 
         layer: run only what follows the start of this layer; what comes before it is kept.
+        saturated: takes the int16 values of each operator that did not fit their stream.
         """
         loss_sum = correct = 0
         for start in range(0, len(data), self.chunk):
@@ -127,6 +135,8 @@ class Lane:
                 (logits,) = self.worker.forward((codes,))
             else:
                 logits = self.runner.forward(layer, start, codes)
+            if saturated is not None:
+                saturated.update(self.worker.saturations())
             scores = logits.reshape(len(labels), -1)
             loss_sum += int(loss(scores, labels).sum())
             correct += int(np.count_nonzero(scores.argmax(axis=1) == labels))
@@ -202,19 +212,27 @@ class Lanes:
 
         return np.array(self.threads.map(one, evaluations), np.int64)
 
-    def evaluate(self, weights: Sequence[npt.NDArray[Any]], data: Labelled) -> tuple[int, int]:
-        """(sum of the Q16 losses, correct answers) at the unperturbed weights."""
+    def evaluate(
+        self, weights: Sequence[npt.NDArray[Any]], data: Labelled
+    ) -> tuple[int, int, dict[str, int]]:
+        """(sum of the Q16 losses, correct answers, saturated values) at the unperturbed weights.
+
+        Saturated: operator -> int16 values that did not fit; operators without any are left out.
+        """
         share = -(-len(data) // self.threads.count)
         bounds = [slice(i, i + share) for i in range(0, len(data), share)]
 
-        def one(bound: slice) -> tuple[int, int]:
+        def one(bound: slice) -> tuple[int, int, Counter[str]]:
+            saturated: Counter[str] = Counter()
             with self._lane() as lane:
                 lane.expose(weights)
                 part = Labelled(data.codes[bound], data.labels[bound])
-                return lane.measure(part, lane.integer_loss)
+                loss_sum, correct = lane.measure(part, lane.integer_loss, None, saturated)
+            return loss_sum, correct, saturated
 
         parts = self.threads.map(one, bounds)
-        return sum(p[0] for p in parts), sum(p[1] for p in parts)
+        counts = sum((p[2] for p in parts), Counter())
+        return sum(p[0] for p in parts), sum(p[1] for p in parts), dict(sorted(counts.items()))
 
     @contextmanager
     def _lane(self) -> Iterator[Lane]:

@@ -41,11 +41,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Top-1 result of an evaluation: correct of total, mean loss in bits."""
+    """Top-1 result of an evaluation: correct of total, mean loss in bits.
+
+    saturated: operator -> int16 values that did not fit their stream, which the NPU does not tell;
+        operators without any are left out.
+    """
 
     correct: int
     total: int
     loss: float
+    saturated: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def accuracy(self) -> float:
@@ -91,8 +96,8 @@ class Run:
 
     def evaluate(self, data: Labelled) -> Score:
         """The unperturbed network on labelled images."""
-        loss_sum, correct = self.trainer.lanes.evaluate(self.state.weights, data)
-        return Score(correct, len(data), loss_sum / len(data) / 65536)
+        loss_sum, correct, saturated = self.trainer.lanes.evaluate(self.state.weights, data)
+        return Score(correct, len(data), loss_sum / len(data) / 65536, saturated)
 
     def checkpoint(self, hint: str = RESUMABLE) -> None:
         """Write the checkpoint; the log up to here is made safe first.
@@ -190,6 +195,7 @@ def log_score(run: Run) -> Score:
             "correct": score.correct,
             "total": score.total,
             "loss": score.loss,
+            "saturated": dict(score.saturated),
         }
     )
     return score

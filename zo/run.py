@@ -15,7 +15,7 @@ import numpy as np
 import npusim
 from npusim.errors import CheckpointError, DataError, UsageError
 from npusim.frontend.export import export
-from npusim.lowering import compile_chosen, lowering_metadata
+from npusim.lowering import compile_chosen, lowering_metadata, recompiled, recompiled_differences
 from npusim.numerics.lowered import lowering_from_json, lowering_to_json
 from npusim.program import Program
 from npusim.weights import WeightStore
@@ -56,6 +56,9 @@ class TrainResult:
     """The outcome. Scores are None where a run was interrupted (after) or saw no shift (clean).
 
     finished: False where a signal stopped it; it can then be resumed.
+    recompiled: the validation images under the lowering that the trained weights would give, None
+        where it is the one that they were trained through; recompiled_numbers: node -> names of the
+        numbers that would change.
     moved: codes that differ from the given network's. next_forwards: image-forwards that one more
         step would take.
     """
@@ -70,6 +73,8 @@ class TrainResult:
     after: Score | None
     clean_before: Score | None
     clean_after: Score | None
+    recompiled: Score | None
+    recompiled_numbers: Mapping[str, tuple[str, ...]]
     files: Mapping[str, Path]
     profile: str
     settings: Settings
@@ -274,11 +279,26 @@ class _Session:
             after=run.last_score if finished else None,
             clean_before=Score(**run.options["clean_before"]) if clean else None,
             clean_after=run.evaluate(clean) if clean and finished else None,
+            recompiled=self._recompiled(store, run.validation) if finished else None,
+            recompiled_numbers=recompiled_differences(self.program, store) if finished else {},
             files=files,
             profile=self.program.profile.name,
             settings=self.trainer.algorithm.settings,
             data=self.spec,
         )
+
+    def _recompiled(self, store: WeightStore, data: Labelled) -> Score | None:
+        """The trained network compiled anew; None where that changes no number."""
+        if not recompiled_differences(self.program, store):
+            return None
+        network = cut_network(recompiled(self.program, store))
+        core = network.core
+        names = core.graph.inputs[0].name, core.graph.outputs[0].name
+        logits = core.run({names[0]: data.codes}, threads=self.request.threads)[names[1]]
+        logits = logits.reshape(len(data), -1)
+        loss_sum = int(network.loss(logits, data.labels).sum())
+        correct = int(np.count_nonzero(logits.argmax(axis=1) == data.labels))
+        return Score(correct, len(data), loss_sum / len(data) / 65536)
 
     def _next_forwards(self, run: Run) -> int:
         algorithm = self.trainer.algorithm

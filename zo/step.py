@@ -180,7 +180,7 @@ def _advance(
 
     def validate() -> Validated:
         """These forward passes decide something, so they count."""
-        loss, correct = trainer.lanes.evaluate(state.weights, trainer.validation)
+        loss, correct, _ = trainer.lanes.evaluate(state.weights, trainer.validation)
         state.forwards += len(trainer.validation)
         return Validated(loss, correct, len(trainer.validation))
 

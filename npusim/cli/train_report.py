@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -206,8 +206,28 @@ def _tell(result: TrainResult) -> None:
     if result.clean_before is not None and result.clean_after is not None:
         emit(f"without shift:   {_accuracy(result.clean_before)} before")
         emit(f"                 {_accuracy(result.clean_after)} after")
+    if result.recompiled is not None:
+        emit(f"compiled anew:   {_accuracy(result.recompiled)}")
+        emit(f"                 {_changes(result.recompiled_numbers)}")
+    if result.before.saturated or (result.after and result.after.saturated):
+        emit(f"saturated int16: {_saturated(result.before)} before")
+        if result.after is not None:
+            emit(f"                 {_saturated(result.after)} after")
     for name, path in result.files.items():
         emit(f"{name}: {path}")
+
+
+def _changes(numbers: Mapping[str, tuple[str, ...]]) -> str:
+    """Which numbers of the lowering a compilation of the trained file would change."""
+    shown = [f"{node} ({', '.join(fields)})" for node, fields in list(numbers.items())[:3]]
+    more = f" and {len(numbers) - 3} more" if len(numbers) > 3 else ""
+    return f"with other numbers in {', '.join(shown)}{more}; `--lowering fresh` computes so"
+
+
+def _saturated(score: Score) -> str:
+    shown = [f"{count} in {node}" for node, count in list(score.saturated.items())[:3]]
+    more = f" and {len(score.saturated) - 3} more operators" if len(score.saturated) > 3 else ""
+    return (", ".join(shown) or "none") + more
 
 
 def _warn_if_idle(result: TrainResult) -> None:
@@ -276,7 +296,10 @@ def _facts(result: TrainResult) -> dict[str, Any]:
     """The result as JSON."""
 
     def scored(score: Score | None) -> Any:
-        return score and {**_accuracy(score).to_json(), "loss_bits": score.loss}
+        if score is None:
+            return None
+        counts = {"loss_bits": score.loss, "saturated": dict(score.saturated)}
+        return {**_accuracy(score).to_json(), **counts}
 
     return {
         "finished": result.finished,
@@ -288,6 +311,8 @@ def _facts(result: TrainResult) -> dict[str, Any]:
         "after": scored(result.after),
         "clean_before": scored(result.clean_before),
         "clean_after": scored(result.clean_after),
+        "recompiled": scored(result.recompiled),
+        "recompiled_numbers": dict(result.recompiled_numbers),
         "files": {name: str(path) for name, path in result.files.items()},
     }
 
