@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -79,7 +80,9 @@ class Settings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, **{name: tuple(data[name]) for name in _TUPLES}})
+        """Raises LookupError or TypeError where fields are missing or unknown."""
+        fields = {field.name: data[field.name] for field in dataclasses.fields(cls)}
+        return cls(**{**data, **fields, **{name: tuple(data[name]) for name in _TUPLES}})
 
 
 #: Names of few settings at once; what the user gives besides replaces theirs.
@@ -147,6 +150,10 @@ def preset(name: str | None) -> Mapping[str, Any]:
 
 def check_settings(settings: Settings) -> None:
     """Raise UsageError, with its option, where a setting is unknown, or out of range."""
+    for name in ("seed", "eval_every", *_LEAST):
+        value = getattr(settings, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral)):
+            raise UsageError("not a whole number", where=option(name), got=value)
     for name, least in _LEAST.items():
         value = getattr(settings, name)
         if value is not None and value < least:

@@ -171,6 +171,7 @@ class Sign:
         return masters(codes, 8)
 
     def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
+        check_eta(size.eta)
         return {"step": max(1, round(size.eta * 256))}
 
     def move(
@@ -292,15 +293,20 @@ def largest_z(purpose: Purpose) -> int:
     return 16 if purpose == Purpose.GAUSSIAN else 1
 
 
+def check_eta(eta: float) -> None:
+    """Raise NumericsError where the learning rate is beyond any use."""
+    if not eta < MAX_ETA:
+        raise NumericsError(
+            "the learning rate is too large", where="--lr", got=eta, wanted="below 2^30"
+        )
+
+
 def half_plan(size: StepSize, tensor: Trained) -> dict[str, Any]:
     """Constants of the modes that sum in float16; eta one a channel where rho differs.
 
     Raises NumericsError where the learning rate is beyond any use.
     """
-    if not size.eta < MAX_ETA:
-        raise NumericsError(
-            "the learning rate is too large", where="--lr", got=size.eta, wanted="below 2^30"
-        )
+    check_eta(size.eta)
     etas = [float(np.float32(size.eta * r)) for r in tensor.rho]
     return {
         "eta": etas[0] if len(set(etas)) == 1 else etas,
