@@ -214,10 +214,12 @@ def _fails(file: Path) -> bool:
 
 
 def _is_ours(module: ModuleType) -> bool:
+    """True for modules of the checkout; a virtual environment in it holds others'."""
     file = getattr(module, "__file__", None)
-    return bool(
-        file is not None and ROOT in Path(file).parents and "mutation" not in module.__name__
-    )
+    if file is None or "mutation" in module.__name__:
+        return False
+    path = Path(file)
+    return ROOT in path.parents and "site-packages" not in path.parts
 
 
 class _Changed(importlib.abc.MetaPathFinder, importlib.abc.Loader):
