@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
@@ -39,8 +40,9 @@ def test_engines_agree(kind: str, profile: str) -> None:
 @pytest.mark.parametrize("profile", profile_names())
 @pytest.mark.parametrize("kind", MAKERS)
 def test_engines_agree_on_many(kind: str, profile: str) -> None:
-    seeds = range(FEW, FEW + MANY)
-    assert sum(both(random_case(kind, seed), profile) for seed in seeds) >= MANY // 5
+    """As many as are wanted, whatever share of the random nodes the profile refuses."""
+    compared = (both(random_case(kind, seed), profile) for seed in range(FEW, 20 * MANY))
+    assert sum(itertools.islice(filter(None, compared), MANY)) == MANY
 
 
 @pytest.mark.parametrize("ties", ["half_away", "half_up", "half_even", "floor"])
