@@ -7,9 +7,9 @@ from pathlib import Path
 
 from npusim.files import replacing
 from npusim.models import demo_task
+from npusim.zo.folder import check_folder
 from npusim.zo.loop import Limits
 from npusim.zo.request import TrainRequest
-from npusim.zo.run import check_folder
 
 FOLDER = Path("npusim-demo")
 MODEL_NAME = "demo.onnx"

@@ -22,11 +22,20 @@ from npusim.weights import WeightStore
 from npusim.zo import reference
 from npusim.zo.algorithm import Algorithm, compose, layers_of, trained_tensors
 from npusim.zo.calibrate import calibrated_rate
-from npusim.zo.checkpoint import Checkpoint, load_checkpoint, require_checkpoint
+from npusim.zo.checkpoint import Checkpoint, load_checkpoint
 from npusim.zo.data import DataSpec, Splits, encode_inputs, open_splits
+from npusim.zo.folder import (
+    RECORD_NAME,
+    TRAINED_NAME,
+    check_apart,
+    check_log,
+    check_ready,
+    check_same,
+    remove_leftovers,
+)
 from npusim.zo.lanes import Lanes, Threads
 from npusim.zo.lock import FolderLock
-from npusim.zo.log import NOT_BEGUN, LogWriter, read_log
+from npusim.zo.log import NOT_BEGUN, LogWriter
 from npusim.zo.loop import (
     CHECKPOINT_NAME,
     LOG_NAME,
@@ -47,7 +56,6 @@ from npusim.zo.step import Trainer
 from npusim.zo.stop import StopRequest
 from npusim.zo.tensors import Trained
 
-TRAINED_NAME, RECORD_NAME = "trained.onnx", "run.json"
 MOST_IMAGES_A_CALL = 64
 
 
@@ -94,12 +102,12 @@ def train(
     """
     if request.resume and request.overwrite:
         raise UsageError("a run is either resumed or replaced", where="--resume --overwrite")
-    _check_apart(request)
-    _check_ready(request)
+    check_apart(request)
+    check_ready(request)
     with StopRequest() as stop, FolderLock(request.out) as lock:
         if request.out.is_dir():
             lock.take()
-            _check_ready(request)  # another run may have ended meanwhile
+            check_ready(request)  # another run may have ended meanwhile
         return _train(request, watch, tell, stop, lock)
 
 
@@ -145,7 +153,7 @@ def _train(
         )
         session = _Session(request, program, network, splits, trainer, spec, spent)
         lock.take()
-        _check_ready(request)
+        check_ready(request)
         return session.run(old, watch, tell, stop)
 
 
@@ -214,11 +222,11 @@ class _Session:
         """A new log, or the old one at the checkpoint's length."""
         path = self.request.out / LOG_NAME
         if old is not None:
-            _check_same(old.header, header, self.request)
-        _remove_leftovers(self.request.out)
+            check_same(old.header, header, self.request)
+        remove_leftovers(self.request.out)
         if old is None:
             return LogWriter.create(path)
-        _check_log(path, old)
+        check_log(path, old)
         return LogWriter.reopen(path, old.log_bytes)
 
     def _run(
@@ -360,91 +368,3 @@ def _compile(
         raise UsageError("a resumed run keeps its lowering", where="--lowering")
     lowering = lowering_from_json(old.header["lowering"])
     return npusim.compile(graph, profile, request.engine, lowering), ""
-
-
-def _earlier(folder: Path) -> list[Path]:
-    return [folder / name for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME)]
-
-
-def check_folder(request: TrainRequest) -> None:
-    """Raise UsageError where the folder holds a run that nobody asked to replace, or is a file."""
-    if request.out.exists() and not request.out.is_dir():
-        raise UsageError("this is no folder", where=str(request.out), wanted="a folder for --out")
-    if any(path.exists() for path in _earlier(request.out)) and not request.overwrite:
-        known = (request.out / CHECKPOINT_NAME).exists()
-        go_on = "Go on with it by --resume, replace it" if known else "Replace it"
-        raise UsageError(
-            "there is a run in this folder already"
-            if known
-            else "there are files of a run without its checkpoint in this folder",
-            where=str(request.out),
-            hint=f"{go_on} by --overwrite, or choose another --out.",
-        )
-
-
-def _check_ready(request: TrainRequest) -> None:
-    """Raise where the folder holds no run to go on with, or one that is in the way."""
-    if request.resume:
-        require_checkpoint(request.out / CHECKPOINT_NAME)
-    else:
-        check_folder(request)
-
-
-def _check_apart(request: TrainRequest) -> None:
-    """Raise UsageError where the run would replace a file that it reads, and needs to the end."""
-    folder = request.out.resolve()
-    results = [*_earlier(folder), folder / RECORD_NAME]
-    for path in filter(None, (request.model, request.q_json)):
-        if path.resolve() in results or path.parent.resolve() / path.name in results:
-            raise UsageError(
-                "the run would replace this file, which it starts from",
-                where=str(path),
-                hint="Choose another --out, or give the file another name.",
-            )
-
-
-def _remove_leftovers(folder: Path) -> None:
-    """Temporary files of a process that was killed while it wrote (see npusim.files)."""
-    for name in (CHECKPOINT_NAME, LOG_NAME, TRAINED_NAME, RECORD_NAME):
-        for path in folder.glob(f".{name}.*.part*"):
-            path.unlink(missing_ok=True)
-
-
-def _check_same(old: Mapping[str, Any], new: Mapping[str, Any], request: TrainRequest) -> None:
-    """Raise CheckpointError where model or data are not those that the run began with."""
-    differences = {
-        "model_crc": "the model's weights",
-        "graph": "the model's nodes, scales or constants",
-        "data_crc": "the training images",
-        "validation_crc": "the validation images",
-        "tensors": "the trained tensors",
-        "table": "the constants of the update",
-    }
-    for name, what in differences.items():
-        if _plain(old[name]) != _plain(new[name]):
-            raise CheckpointError(
-                f"the run cannot be resumed: {what} are not those it began with",
-                where=f"{request.model} and {request.out / CHECKPOINT_NAME}",
-                hint="Give the model and the data that the run started from.",
-            )
-
-
-def _check_log(path: Path, old: Checkpoint) -> None:
-    """Raise CheckpointError where the log is another run's, or damaged in its first line."""
-    if not path.exists() or path.stat().st_size < old.log_bytes:
-        return  # which LogWriter.reopen has a word for
-    if next(read_log(path), None) != old.header:
-        raise CheckpointError(
-            "the log is not of the run that the checkpoint is of",
-            where=str(path),
-            hint="Both files belong together; start a new run if one is lost.",
-        )
-
-
-def _plain(value: Any) -> Any:
-    """As JSON gives it back: tuples are lists."""
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
