@@ -12,7 +12,7 @@ import numpy.typing as npt
 from npusim.zo.rates import StepSize, per_row, rate_plan
 from npusim.zo.reference import BlockStats, Where, exposed, shifted, statistics
 from npusim.zo.tensors import Trained
-from npusim.zo.updates import Int64, Kernels, Past, Residual, Update, largest_z, masters
+from npusim.zo.updates import CodesOnly, Int64, Kernels, Past, Residual, Update, largest_z, masters
 
 DECAY = 230
 """A residual that is made anew forgets: 230 / 256 of it lasts a step."""
@@ -21,7 +21,7 @@ _MOST_SHIFT = 54  # so that 2^(shift + 7) plus a product below 2^62 stays inside
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResidual:
+class ReplayResidual(CodesOnly):
     """The residual of the last steps made anew from their random numbers: no state at all.
 
     E = 0; for the last ``history`` steps, oldest first: U = delta_j + ((E * 230) >> 8);
@@ -32,9 +32,6 @@ class ReplayResidual:
     name: ClassVar[str] = "replay-residual"
     default_scaling: ClassVar[str] = "linear"
     history: int = 8
-
-    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return codes.copy()
 
     def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
         return rate_plan(size, 8, tensor.rho)
@@ -60,13 +57,6 @@ class ReplayResidual:
         still = int(np.count_nonzero(move == 0))
         largest = float(np.abs(wanted).max()) / 256
         return statistics(before, state, tensor.sat, still, largest)
-
-    def frozen(self, still: int, moves: int) -> bool:
-        """Not one weight moved."""
-        return still == moves
-
-    def for_bias(self) -> Update:
-        return Residual()
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,22 @@ class Sign:
 
 
 @dataclass(frozen=True, slots=True)
-class Faithful:
+class CodesOnly:
+    """What the modes share whose state is the codes themselves; biases move by ``residual``."""
+
+    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return codes.copy()
+
+    def frozen(self, still: int, moves: int) -> bool:
+        """Not one weight moved."""
+        return still == moves
+
+    def for_bias(self) -> Update:
+        return Residual()
+
+
+@dataclass(frozen=True, slots=True)
+class Faithful(CodesOnly):
     """The paper's shape: gradients summed in float16, codes rounded to nearest at every step.
 
     c_k = fp16(f32(D_k ln2 / (B 2^16)) / f32(2 mu q)); g = fp16(f32(g) + s_k f32(c_k)), k
@@ -211,9 +226,6 @@ class Faithful:
     name: ClassVar[str] = "faithful"
     default_scaling: ClassVar[str] = "none"
     history: ClassVar[int] = 1
-
-    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return codes.copy()
 
     def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
         return half_plan(size, tensor)
@@ -234,16 +246,9 @@ class Faithful:
         still = int(np.count_nonzero(wanted == before))
         return statistics(before, state, tensor.sat, still, float(np.abs(step).max()))
 
-    def frozen(self, still: int, moves: int) -> bool:
-        """Not one weight moved."""
-        return still == moves
-
-    def for_bias(self) -> Update:
-        return Residual()
-
 
 @dataclass(frozen=True, slots=True)
-class Stochastic:
+class Stochastic(CodesOnly):
     """float16 sums as in ``faithful``, but rounded up or down at random.
 
     T = rint(eta g 2^16) in int64; w = sat(((w << 16) - T + dither) >> 16) with 16 random bits of
@@ -253,9 +258,6 @@ class Stochastic:
     name: ClassVar[str] = "sr"
     default_scaling: ClassVar[str] = "linear"
     history: ClassVar[int] = 1
-
-    def init(self, codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return codes.copy()
 
     def plan(self, size: StepSize, tensor: Trained) -> dict[str, Any]:
         return half_plan(size, tensor)
@@ -279,13 +281,6 @@ class Stochastic:
         state[...] = np.clip(moved, *tensor.sat)
         still = int(np.count_nonzero(moved == before))
         return statistics(before, state, tensor.sat, still, float(np.abs(steps).max()))
-
-    def frozen(self, still: int, moves: int) -> bool:
-        """Not one weight moved."""
-        return still == moves
-
-    def for_bias(self) -> Update:
-        return Residual()
 
 
 def largest_z(purpose: Purpose) -> int:
